@@ -39,7 +39,7 @@ impl Eager {
         (bytes, dtype, keeps): (u64, DType, bool),
         dispatch: Dispatch,
     ) {
-        let Some(tensor) = self.tensor else { return };
+        let Some(tensor) = self.framework.tensor() else { return };
         let parts = tensor.ranks;
         self.local_copy("symm_mem.copy_shard", bytes / parts);
         self.program.wait_stream(tensor.stream, COMPUTE);
@@ -66,7 +66,7 @@ impl Eager {
         (bytes, dtype): (u64, DType),
         dispatch: Dispatch,
     ) {
-        let Some(tensor) = self.tensor else { return };
+        let Some(tensor) = self.framework.tensor() else { return };
         let parts = tensor.ranks;
         let partials = self.storage(bytes, "symm_mem.stacked_partials");
         for part in 0..parts {

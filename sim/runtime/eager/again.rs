@@ -164,7 +164,7 @@ impl Eager {
 
     /// Gives memory back that somebody still names.
     fn discard(&mut self, storage: Storage) {
-        let buffer = self.counted[storage.0 as usize].buffer;
+        let buffer = self.storages.counted[storage.0 as usize].buffer;
         self.program.free(buffer);
     }
 
@@ -172,7 +172,7 @@ impl Eager {
     fn restore(&mut self, storage: Storage) -> u64 {
         let bytes = self.bytes(storage);
         let buffer = self.program.alloc(crate::units::Bytes(bytes), self.stream, self.category, "aten.resize_");
-        self.counted[storage.0 as usize].buffer = buffer;
+        self.storages.counted[storage.0 as usize].buffer = buffer;
         bytes
     }
 }

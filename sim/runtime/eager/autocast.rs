@@ -1,5 +1,6 @@
 //! Linears under autocast: their weights are values, cast from parameters for each call ([`crate::model::autocast`]).
 
+use super::casts::Autocast;
 use super::kernels::has_bias;
 use super::storage::Gradient;
 use super::{Eager, Frame, Storage};
@@ -9,27 +10,30 @@ use crate::program::{DType, MatmulLayout};
 impl Eager {
     /// A cast weight that autocast's cache holds, if it has one (`cached_cast`, `aten/src/ATen/autocast_mode.cpp`).
     pub(super) fn cache_cast(&mut self, cast: Storage) {
-        if self.cast_weights.is_some() {
-            let held = self.retain(cast);
-            self.cast_weights.get_or_insert_default().push(held);
+        if let Autocast::On(casts) = &mut self.autocast {
+            casts.push(cast);
+            self.retain(cast);
         }
     }
 
     /// Autocast begins around a forward and its loss; `cache`: `cache_enabled`.
     pub fn autocast_begins(&mut self, cache: bool) {
-        self.caches_casts = cache;
-        self.autocast_resumes();
+        self.autocast = if cache { Autocast::On(vec![]) } else { Autocast::Uncached };
     }
 
     /// Autocast begins anew around a recompute, which has the settings of its forward.
     pub(super) fn autocast_resumes(&mut self) {
-        self.cast_weights = self.caches_casts.then(Vec::new);
+        if let Autocast::Off = self.autocast {
+            self.autocast = Autocast::On(vec![]);
+        }
     }
 
     /// Autocast ends, and with it its cache.
     pub fn autocast_ends(&mut self) {
-        for cast in self.cast_weights.take().into_iter().flatten() {
-            self.release(cast);
+        if let Autocast::On(casts) = &mut self.autocast {
+            let casts = std::mem::take(casts);
+            self.autocast = Autocast::Off;
+            casts.into_iter().for_each(|cast| self.release(cast));
         }
     }
 

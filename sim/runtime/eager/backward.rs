@@ -29,7 +29,7 @@ impl Eager {
             if graph.ops[index].row().unpacks && frame.checkpoint.is_some() && !frame.recomputed {
                 self.recompute(graph, frame);
             }
-            if self.inputs_only {
+            if self.inputs_only() {
                 self.keep_saved(&graph.ops[index], index, frame);
             }
             self.run_again_before(graph, frame, index);
@@ -38,7 +38,7 @@ impl Eager {
                 Some(_) => {}
                 None => self.node(graph, &graph.ops[index], index, frame),
             }
-            if self.second_run && again::reduces(graph, 0, index) {
+            if self.second_run() && again::reduces(graph, 0, index) {
                 self.reduce_maxima();
             }
             if !self.ends_itself(&graph.ops[index]) {

@@ -11,17 +11,18 @@ use crate::model::graph::{Graph, Op};
 use crate::program::{Dispatch, StreamId};
 
 impl Eager {
-    /// Has operators that are written to run beside others do so on a stream. `in_line`: a collective that is waited for at once is
-    /// issued on the stream that waits, as PyTorch does from 2.8 on (pytorch/pytorch#150398). With one queue to the device a wait
-    /// for another stream holds up what runs beside.
-    pub fn run_beside(&mut self, stream: StreamId, in_line: bool) {
-        self.program.computes_beside(stream);
-        self.beside = Some(stream);
-        self.in_line = in_line;
+    /// The stream of operators that run beside others, where some do.
+    fn side(&self) -> Option<StreamId> {
+        self.framework.megatron().and_then(|megatron| megatron.side).map(|side| side.stream)
+    }
+
+    /// Whether a collective that is waited for at once is issued on the stream that waits.
+    pub(super) fn in_line(&self) -> bool {
+        self.framework.megatron().and_then(|megatron| megatron.side).is_some_and(|side| side.in_line)
     }
 
     fn stream_of(&self, op: &Op) -> StreamId {
-        self.beside.filter(|_| op.beside).unwrap_or(self.stream)
+        if op.beside { self.side().unwrap_or(self.stream) } else { self.stream }
     }
 
     /// One operator on its stream, behind what it reads.
@@ -35,7 +36,9 @@ impl Eager {
         cached: &[Storage],
     ) {
         let before = self.stream;
-        if let Some(beside) = self.beside.filter(|_| !graph.order.is_empty()) {
+        if !graph.order.is_empty()
+            && let Some(beside) = self.side()
+        {
             if op.inputs.iter().any(|&input| graph.comes_from_elsewhere(op, input)) {
                 let (reads, made) = if op.beside { (beside, before) } else { (before, beside) };
                 self.program.wait_stream(reads, made);
@@ -68,7 +71,7 @@ impl Eager {
 
     /// What a parameter does with a gradient that has been made on the stream at hand.
     pub(super) fn on_the_default_stream(&mut self, take: impl FnOnce(&mut Eager)) {
-        let Some(beside) = self.beside.filter(|&beside| beside == self.stream) else { return take(self) };
+        let Some(beside) = self.side().filter(|&beside| beside == self.stream) else { return take(self) };
         self.program.wait_stream(COMPUTE, beside);
         self.stream = COMPUTE;
         take(self);

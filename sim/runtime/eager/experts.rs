@@ -418,15 +418,23 @@ impl Eager {
         if let Some((weight, dtype)) = stored {
             return self.store_leaf(param, weight, dtype);
         }
-        self.routed.push((param, weight, dtype));
-        // Weights spread over ranks are taken out of their DTensors before anything is computed: their gradients pass those
+        // Weights that are distributed over ranks are taken out of their DTensors before anything is computed: their gradients pass those
         // nodes last.
         let all = |op: &Op| matches!(op.kind, OpKind::Experts(ExpertOp::Titan(TitanOp::All { .. })));
-        if self.spread.is_none() || !graph.ops[..index].iter().any(all) {
-            for (param, weight, dtype) in std::mem::take(&mut self.routed) {
-                let (weight, dtype) = self.upcast(param, weight, dtype);
-                self.store_leaf(param, weight, dtype);
+        let axis = self.framework.torch_mut().and_then(|torch| torch.experts.as_mut());
+        let arrived = match axis {
+            Some(axis) => {
+                axis.on_their_way.push((param, weight, dtype));
+                if graph.ops[..index].iter().any(all) {
+                    return;
+                }
+                std::mem::take(&mut axis.on_their_way)
             }
+            None => vec![(param, weight, dtype)],
+        };
+        for (param, weight, dtype) in arrived {
+            let (weight, dtype) = self.upcast(param, weight, dtype);
+            self.store_leaf(param, weight, dtype);
         }
     }
 }

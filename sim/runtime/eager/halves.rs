@@ -47,6 +47,11 @@ fn held_by(graph: &Graph, readers: &[usize]) -> Vec<Option<usize>> {
 }
 
 impl Eager {
+    /// Whether a backward makes gradients of inputs alone.
+    pub(super) fn inputs_only(&self) -> bool {
+        self.framework.torch().is_some_and(|torch| torch.inputs_only)
+    }
+
     /// A linear's first half.
     pub(super) fn linear_input(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
         let OpKind::Linear { inputs, outputs } = op.kind else { unreachable!("{:?} is no linear", op.kind) };
@@ -137,7 +142,7 @@ impl Eager {
         let norm = !op.kind.is_linear();
         let stored = made.into_iter().zip(&op.params).map(|(storage, &param)| {
             let (storage, dtype) = if norm { self.partial(storage, input.dtype) } else { (storage, input.dtype) };
-            let to = self.gradient_dtype.unwrap_or(dtype);
+            let to = self.leaves.dtype.unwrap_or(dtype);
             (frame.params.index(param), self.cast_gradient(storage, dtype, to), to)
         });
         stored.collect()

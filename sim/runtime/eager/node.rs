@@ -21,7 +21,7 @@ impl Eager {
         let bytes = graph.values[input].bytes();
         match op.kind {
             OpKind::Simple(simple) => self.simple_backward(graph, op, (index, simple), frame, gradient),
-            OpKind::Linear { .. } if self.inputs_only => self.linear_input(graph, op, index, frame, gradient),
+            OpKind::Linear { .. } if self.inputs_only() => self.linear_input(graph, op, index, frame, gradient),
             OpKind::Linear { inputs, outputs } if op.params.is_empty() => {
                 self.linear_of_values(graph, op, index, frame, gradient, (inputs, outputs));
             }
@@ -50,7 +50,7 @@ impl Eager {
             OpKind::RotaryRows => self.release(gradient),
             OpKind::Unpad { .. } => self.unpad_backward(graph, op, index, frame, gradient),
             OpKind::Pad => self.pad_backward(graph, op, index, frame, gradient),
-            OpKind::Attention { window, .. } if self.ulysses.is_some() => {
+            OpKind::Attention { window, .. } if self.shares_sequence() => {
                 self.ulysses_backward(graph, op, (index, window), frame, gradient);
             }
             OpKind::Attention { window, .. } if self.settings.flex_attention => {
@@ -118,7 +118,8 @@ impl Eager {
             this.matmul("aten.mm", (outputs, inputs, tokens), dtype, MatmulLayout::WeightGradient, dispatch);
             result
         };
-        let (weight, result) = if has_bias || self.hooked {
+        let hooked = self.hooks_modules();
+        let (weight, result) = if has_bias || hooked {
             let result = input_gradient(self);
             (weight_gradient(self), result)
         } else {
@@ -128,23 +129,23 @@ impl Eager {
         // The bias's gradient is summed when the node has run: under checkpointing its saved input has gone by then. A function
         // in Python holds it to its end.
         let checkpointed = frame.checkpoint.is_some();
-        if checkpointed && !self.hooked {
+        if checkpointed && !hooked {
             self.let_go_of_saved(frame, index);
         }
         let bias = has_bias.then(|| {
             let sum = self.sum_rows(tokens, outputs, dtype);
             self.upcast(frame.params.index(op.params[1]), sum, dtype)
         });
-        if checkpointed && !self.hooked {
+        if checkpointed && !hooked {
             self.release(gradient);
             self.let_go_of_input(frame, index);
         } else {
             self.let_go(frame, index, gradient);
         }
-        let result = Gradient { storage: result, view: !self.hooked };
+        let result = Gradient { storage: result, view: !hooked };
         let weight_param = frame.params.index(op.params[0]);
         // Which of the two gradients autograd passes on first depends on which view was made last in forward.
-        if self.hooked {
+        if hooked {
             self.store_leaf(weight_param, weight, dtype);
             if let Some((bias, bias_dtype)) = bias {
                 self.store_leaf(frame.params.index(op.params[1]), bias, bias_dtype);

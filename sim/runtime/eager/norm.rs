@@ -159,7 +159,7 @@ impl Eager {
     }
 
     pub(super) fn norm(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
-        if self.inputs_only {
+        if self.inputs_only() {
             return self.norm_input(graph, op, index, frame, gradient);
         }
         let value = &graph.values[op.inputs[0]];
@@ -184,7 +184,7 @@ impl Eager {
             self.let_go(frame, index, gradient);
         }
         // The gradient of a DTensor takes one more node to its value, before which the engine stores parameters'.
-        let later = self.hooked || self.tensor.is_some_and(|tensor| tensor.norms.is_some());
+        let later = self.hooks_modules() || self.sums_norms_in().is_some();
         if !later {
             self.accumulate(frame, op.inputs[0], result.into());
         }

@@ -35,7 +35,7 @@ impl Eager {
                     frame.slots[value] = Some(self.retain(whole));
                 }
             }
-            OpKind::Attention { .. } if self.ulysses.is_some() => return self.ulysses(graph, op, frame, results),
+            OpKind::Attention { .. } if self.shares_sequence() => return self.ulysses(graph, op, frame, results),
             OpKind::Attention { window, .. } if self.settings.flex_attention => {
                 return self.flex(graph, op, window, frame, (results, cached));
             }
@@ -208,7 +208,7 @@ impl Eager {
     ) {
         let value = &graph.values[op.inputs[0]];
         let (m, dtype) = (value.elements / inputs, value.dtype);
-        if has_bias(op) && !self.hooked {
+        if has_bias(op) && !self.hooks_modules() {
             // `addmm` with a bias goes through cublasLt, whose workspace is smaller.
             self.program.transient(Bytes(LT_WORKSPACE), COMPUTE, Category::Workspace, "cublasLt workspace");
             let work = Work::Matmul { m, n: outputs, k: inputs, dtype, layout: MatmulLayout::Forward };

@@ -2,7 +2,7 @@
 
 use super::megatron::Dispatcher;
 use crate::model::graph::ValueId;
-use crate::program::{DType, GroupId, StreamId};
+use crate::program::{GroupId, StreamId};
 
 /// The tensor-parallel communicator and the stream of its collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,8 +13,6 @@ pub struct TensorGroup {
     pub ranks: u64,
     /// The stream.
     pub stream: StreamId,
-    /// The type in which gradients of norms are summed over the ranks, where each has a part of the sequence.
-    pub norms: Option<DType>,
 }
 
 /// The ranks that share a sequence under DeepSpeed.

@@ -57,7 +57,7 @@ impl Eager {
                 let dispatch = self.settings.forward;
                 self.op_begins(frame, index, false);
                 self.run(graph, op, frame, Results::Save, dispatch, cached);
-                if !(self.hooked && self.settings.early_stop && index + 1 == again.stop) {
+                if !(self.hooks_modules() && self.settings.early_stop && index + 1 == again.stop) {
                     self.op_ended(frame, index, false);
                 }
                 self.drop_python_references(op, frame);

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::blocks::Blocks;
+use super::framework::WeightGradients;
 use super::storage::Counted;
 use super::{Eager, Storage};
 use crate::program::{BufferId, Category, Pass, ScopeId, Stamp, StreamId};
@@ -62,7 +63,7 @@ impl<R: Blocks> Stamps<R> {
         run: impl FnOnce(&mut Eager) -> R,
     ) -> R {
         let Some(state) = eager.state() else { return run(eager) };
-        let before: Vec<Counted> = given.iter().map(|storage| eager.counted[storage.0 as usize]).collect();
+        let before: Vec<Counted> = given.iter().map(|storage| eager.storages.counted[storage.0 as usize]).collect();
         let known = self.runs.entry((of, given.len())).or_default();
         let alike = |run: &&Run<R>| {
             let same = |(&(references, bytes), block): (&(u32, u64), &Counted)| {
@@ -96,7 +97,7 @@ impl<R: Blocks> Run<R> {
     ) -> Option<Self> {
         // Those that have gone have left their place to others, perhaps.
         let now = |at: usize| {
-            let block = eager.counted[given[at].0 as usize];
+            let block = eager.storages.counted[given[at].0 as usize];
             if block.buffer == before[at].buffer { block.references } else { 0 }
         };
         let left: Vec<u32> = (0..given.len()).map(now).collect();
@@ -104,7 +105,7 @@ impl<R: Blocks> Run<R> {
         let (mut made, mut number) = (vec![], BTreeMap::new());
         let mut known = true;
         result.blocks(&mut |storage| {
-            let block = eager.counted[storage.0 as usize];
+            let block = eager.storages.counted[storage.0 as usize];
             let old = (0..given.len()).find(|&at| given[at] == *storage && left[at] > 0);
             match (old, block.buffer.0.checked_sub(stamp.buffers().start)) {
                 _ if block.references == 0 => known = false,
@@ -132,9 +133,9 @@ impl<R: Blocks> Run<R> {
         let buffers: Vec<BufferId> = before.iter().map(|block| block.buffer).collect();
         let first = eager.program.again(&self.stamp, &buffers);
         for (&storage, &references) in given.iter().zip(&self.left) {
-            eager.counted[storage.0 as usize].references = references;
+            eager.storages.counted[storage.0 as usize].references = references;
             if references == 0 {
-                eager.idle.push(storage.0);
+                eager.storages.idle.push(storage.0);
             }
         }
         let mut blocks = given.to_vec();
@@ -150,7 +151,7 @@ impl<R: Blocks> Run<R> {
 impl Eager {
     /// The blocks that something holds, each once, in its order.
     pub fn held(&self, by: &mut impl Blocks) -> Vec<Storage> {
-        let mut seen = vec![false; self.counted.len()];
+        let mut seen = vec![false; self.storages.counted.len()];
         let mut held = vec![];
         by.blocks(&mut |storage| {
             if !std::mem::replace(&mut seen[storage.0 as usize], true) {
@@ -162,10 +163,9 @@ impl Eager {
 
     /// What operators read beside their blocks; none while something is under way that they would add to.
     fn state(&self) -> Option<State> {
-        let halves = self.deferred.is_some() || self.later.is_some();
-        let leaves = self.main.is_none() || self.step_at_once.is_some() || !self.shared_sums.is_empty();
-        let hooks = self.hooks.is_some() || self.around.is_some() || self.settings.offload.is_some();
-        if halves || leaves || hooks || !self.lingering.is_empty() {
+        let megatron = self.framework.megatron()?;
+        let at_once = matches!(megatron.weights, WeightGradients::AtOnce) && self.leaves.sums.is_empty();
+        if !at_once || self.settings.offload.is_some() || !megatron.lingering.is_empty() {
             return None;
         }
         Some(State {
@@ -174,12 +174,12 @@ impl Eager {
             category: self.category,
             stream: self.stream,
             workspaces: self.workspaces,
-            fresh_weights: self.fresh_weights,
+            fresh_weights: megatron.fp8.fresh_weights,
         })
     }
 
     /// How many blocks are held.
     fn live(&self) -> usize {
-        self.counted.len() - self.idle.len() - self.stand_ins
+        self.storages.counted.len() - self.storages.idle.len() - self.storages.stand_ins
     }
 }

@@ -25,7 +25,8 @@ impl Eager {
 
     /// Rows between the ranks that experts are spread over; the default stream waits.
     fn exchange_rows(&mut self, bytes: u64, dtype: DType) {
-        let Some((group, stream)) = self.spread else { return };
+        let Some(axis) = self.framework.torch().and_then(|torch| torch.experts.as_ref()) else { return };
+        let (group, stream) = (axis.group, axis.stream);
         self.program.wait_stream(stream, COMPUTE);
         self.program.collective(stream, Comm { kind: Collective::AllToAll, group, bytes: Bytes(bytes), dtype });
         self.program.wait_stream(COMPUTE, stream);

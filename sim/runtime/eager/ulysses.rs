@@ -14,7 +14,7 @@
 //! copied by whoever needs it whole.
 
 use super::frame::Results;
-use super::{COMPUTE, Eager, Frame, Storage};
+use super::{COMPUTE, Eager, Frame, Storage, Ulysses};
 use crate::model::graph::{Axis, Dims, Graph, GraphBuilder, Op, ValueId};
 use crate::model::operators::Strides;
 use crate::program::{Collective, Comm, DType, GroupId, MemoryKind};
@@ -61,10 +61,17 @@ fn inside(graph: &Graph, op: &Op, ranks: u64) -> Graph {
 
 impl Eager {
     fn shared_by(&self) -> (GroupId, u64) {
-        self.ulysses
-            .as_ref()
-            .map(|ulysses| (ulysses.group, ulysses.ranks))
-            .expect("called where ranks share a sequence")
+        let ulysses = self.framework.deepspeed().and_then(|deepspeed| deepspeed.ulysses.as_ref());
+        ulysses.map(|ulysses| (ulysses.group, ulysses.ranks)).expect("called where ranks share a sequence")
+    }
+
+    /// Whether ranks share a sequence, and exchange heads for it around attention.
+    pub(super) fn shares_sequence(&self) -> bool {
+        self.framework.deepspeed().is_some_and(|deepspeed| deepspeed.ulysses.is_some())
+    }
+
+    fn ulysses_mut(&mut self) -> Option<&mut Ulysses> {
+        self.framework.deepspeed_mut().and_then(|deepspeed| deepspeed.ulysses.as_mut())
     }
 
     /// A copy in place of a block.
@@ -123,9 +130,13 @@ impl Eager {
         for (slot, storage) in core.slots.iter_mut().zip(inputs) {
             *slot = Some(storage);
         }
-        let (ulysses, dispatch) = (self.ulysses.take(), self.settings.forward);
+        let dispatch = self.settings.forward;
+        // Of the inner attention each rank has all tokens.
+        let ulysses = self.framework.deepspeed_mut().and_then(|deepspeed| deepspeed.ulysses.take());
         self.run(&inner, &inner.ops[0], &mut core, results, dispatch, &[]);
-        self.ulysses = ulysses;
+        if let Some(deepspeed) = self.framework.deepspeed_mut() {
+            deepspeed.ulysses = ulysses;
+        }
         let mut context = core.slots[inner.output].take().expect("attention makes a context");
         let (bytes, dtype) = (all[0].own, all[0].dtype);
         if all[0].heads > 1 {
@@ -193,7 +204,7 @@ impl Eager {
                 result = self.put_in_order(result, heads.sent, true);
             }
             let apart = batch > 1 || (heads.heads == 1 && !heads.repeated());
-            if let Some(ulysses) = self.ulysses.as_mut().filter(|_| apart) {
+            if let Some(ulysses) = self.ulysses_mut().filter(|_| apart) {
                 ulysses.apart.push(value);
             }
             self.accumulate(frame, value, result.into());
@@ -202,7 +213,7 @@ impl Eager {
 
     /// Before a node runs: a gradient that lies apart is copied. Casts, and what only hands views on, take it as it is.
     pub(super) fn lay_together(&mut self, graph: &Graph, op: &Op, frame: &mut Frame) {
-        let Some(ulysses) = &mut self.ulysses else { return };
+        let Some(ulysses) = self.ulysses_mut() else { return };
         let before = ulysses.apart.len();
         ulysses.apart.retain(|value| !op.outputs.contains(value));
         if ulysses.apart.len() == before {

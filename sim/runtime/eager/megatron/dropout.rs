@@ -71,7 +71,10 @@ impl Eager {
             frame.saved.extend(mask);
             frame.saved_end.push(frame.saved.len() as u32);
         } else {
-            self.lingering.extend(mask);
+            match self.framework.megatron_mut() {
+                Some(megatron) => megatron.lingering.extend(mask),
+                None => mask.into_iter().for_each(|mask| self.release(mask)),
+            }
         }
     }
 
@@ -125,7 +128,8 @@ impl Eager {
             false => self.sum_rows(rows, width, dtype),
         });
         self.accumulate(frame, op.inputs[0], branch.into());
-        let view = self.viewed.take() == Some(gradient);
+        let viewed = self.framework.megatron_mut().and_then(|megatron| megatron.viewed.take());
+        let view = viewed == Some(gradient);
         self.accumulate(frame, op.inputs[1], Gradient { storage: gradient, view });
         if let Some(bias) = bias {
             self.store_leaf(frame.params.index(op.params[0]), bias, dtype);

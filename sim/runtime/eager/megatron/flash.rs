@@ -6,7 +6,7 @@
 
 use super::super::frame::Results;
 use super::super::{Eager, Frame, Storage};
-use super::context;
+use super::context::{self, Context};
 use crate::model::graph::{Graph, Op, OpKind};
 use crate::model::megatron::MegatronOp;
 use crate::program::{AttentionShape, Category, MemoryKind, Pass, Work};
@@ -45,10 +45,15 @@ impl Eager {
         [out, random, sums]
     }
 
+    /// The ranks that share a sequence, where some do.
+    fn context(&self) -> Option<Context> {
+        self.framework.megatron()?.context
+    }
+
     /// Queries, keys and values as the kernel reads them, with a reference each: parts of one product as they are where
     /// all three are that, else copied side by side (`get_qkv_layout`). Where ranks share a sequence each lies by itself.
     fn flash_inputs(&mut self, graph: &Graph, op: &Op, inputs: [Storage; 3]) -> [Storage; 3] {
-        let together = inputs[0] == inputs[1] && self.sequence.is_none();
+        let together = inputs[0] == inputs[1] && self.context().is_none();
         let mut at = 0;
         inputs.map(|storage| {
             let bytes = graph.values[op.inputs[at]].bytes();
@@ -64,7 +69,7 @@ impl Eager {
 
     /// The context, and what backward needs, in the order in which it lets go of it.
     fn flash_results(&mut self, graph: &Graph, op: &Op, inputs: [Storage; 3]) -> (Storage, Vec<Storage>) {
-        if let Some(context) = self.sequence {
+        if let Some(context) = self.context() {
             return (context::rules(context.way).forward)(self, graph, op, context, inputs);
         }
         let [out, random, sums] = self.flash_forward(graph, op);
@@ -73,7 +78,7 @@ impl Eager {
     }
 
     fn flash_input_gradients(&mut self, graph: &Graph, op: &Op, together: bool) -> [Storage; 3] {
-        match self.sequence {
+        match self.context() {
             Some(context) => (context::rules(context.way).gradients)(self, graph, op, context),
             None => self.flash_gradients(graph, op, together),
         }

@@ -146,7 +146,7 @@ impl Eager {
 
     /// After the optimizer's step the fp8 copies of a weight are made anew, where the last ones lie.
     pub(super) fn renew_weight(&mut self, (elements, dtype): (u64, DType), fp8: Fp8) {
-        if !self.fresh_weights {
+        if !self.framework.megatron().is_some_and(|megatron| megatron.fp8.fresh_weights) {
             return;
         }
         if fp8.parameters {
@@ -394,11 +394,17 @@ impl Eager {
         self.store_engine_weight(frame.params.index(op.params[0]), weight, sizes);
     }
 
+    /// Whether the backward at hand is of a second run by Transformer Engine's checkpoint.
+    pub(in crate::runtime::eager) fn second_run(&self) -> bool {
+        self.framework.megatron().is_some_and(|megatron| megatron.fp8.second_run)
+    }
+
     /// Under delayed scaling, at the end of a chunk's forward, and of its backward: the maxima of all linears of the rank
     /// are gathered in one tensor, reduced over ranks, and become scales in one kernel
     /// (`quantization.py`, `reduce_and_update_fp8_tensors`).
     pub fn reduce_maxima(&mut self) {
-        let Some(Maxima { over, products }) = self.maxima else { return };
+        let maxima = self.framework.megatron().and_then(|megatron| megatron.fp8.maxima);
+        let Some(Maxima { over, products }) = maxima else { return };
         let backward = self.in_backward();
         let numbers = products * SCALED[usize::from(backward)];
         let (bytes, dispatch) = (numbers * DType::Fp32.bytes(), self.dispatch_of_pass());

@@ -5,6 +5,7 @@
 //! `GlobalMemoryBuffer`); only the rank's own part is saved, and gathered once more in backward.
 
 use super::super::frame::Results;
+use super::super::framework::WeightGradients;
 use super::super::main_gradients::WeightWork;
 use super::super::storage::Gradient;
 use super::super::{Eager, Frame, Storage};
@@ -76,7 +77,7 @@ impl Eager {
     ) {
         let linear = Linear::of(graph, op, kind);
         let (dispatch, dtype) = (self.settings.backward, linear.dtype);
-        let later = self.deferred.is_some();
+        let later = self.defers();
         if linear.reads == Reads::Gathered && !later {
             self.begin_exchange(Collective::AllGather, linear.whole(), dtype);
         }
@@ -153,13 +154,23 @@ impl Eager {
         self.launch("wgrad_gemm_accum_fp32", work, dispatch);
     }
 
+    /// Whether a backward in halves leaves weight gradients for later.
+    fn defers(&self) -> bool {
+        let weights = self.framework.megatron().map(|megatron| &megatron.weights);
+        matches!(weights, Some(WeightGradients::Deferred(_)))
+    }
+
     /// Leaves the weight's gradient for later, and holds what it needs.
     fn defer(&mut self, linear: &Linear, param: usize, held: [Storage; 2]) {
         let held = held.map(|storage| self.retain(storage));
         let shape = (linear.outputs, linear.inputs, linear.tokens);
         let gathers = linear.reads == Reads::Gathered;
         let work = WeightWork { param, shape, dtype: linear.dtype, gathers, held };
-        self.deferred.get_or_insert_default().push(work);
+        if let Some(WeightGradients::Deferred(list)) =
+            self.framework.megatron_mut().map(|megatron| &mut megatron.weights)
+        {
+            list.push(work);
+        }
     }
 
     /// Makes the weight gradients that a backward has left, in the order in which it met them, each added to the main
@@ -187,7 +198,7 @@ impl Eager {
                 self.pointwise("aten.zero_", MemoryKind::Copy, 0, bytes, self.settings.backward);
             }
             let zeros = self.borrowed();
-            self.counted[zeros.0 as usize].bytes = bytes;
+            self.storages.counted[zeros.0 as usize].bytes = bytes;
             self.store_view(param, zeros, dtype);
         } else {
             self.gradient_arrived(param);

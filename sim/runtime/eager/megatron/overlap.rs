@@ -53,9 +53,14 @@ impl Eager {
         })
     }
 
+    /// The tensor-parallel ranks' user buffers, where they have some.
+    fn buffers(&self) -> Option<UserBuffers> {
+        self.framework.megatron()?.buffers
+    }
+
     /// A matmul of rows that arrive while it runs, `bytes` in all (`split_overlap_ag`).
     pub(super) fn gather_beside(&mut self, product: Product, (bytes, dtype): (u64, DType)) {
-        let Some(UserBuffers { group, ranks, compute, exchange, .. }) = self.buffers else { return };
+        let Some(UserBuffers { group, ranks, compute, exchange, .. }) = self.buffers() else { return };
         let parts = u64::from(ranks);
         let lanes = &compute[..STREAMS.min(ranks as usize)];
         let part = bytes / parts;
@@ -86,7 +91,7 @@ impl Eager {
 
     /// A matmul whose product, `bytes` in all, is reduced and scattered while it runs (`CommOverlapBase::split_overlap_rs`).
     pub(super) fn scatter_in_pipeline(&mut self, product: Product, (bytes, dtype): (u64, DType), processors: u8) {
-        let Some(UserBuffers { group, slowing, compute: [lane, ..], exchange, .. }) = self.buffers else { return };
+        let Some(UserBuffers { group, slowing, compute: [lane, ..], exchange, .. }) = self.buffers() else { return };
         let (name, group) = match processors {
             0 => ("te.generic_gemm", slowing),
             leaves => (Kernel::beside(leaves), group),
@@ -108,7 +113,7 @@ impl Eager {
 
     /// The same with a part for each rank (`CommOverlapP2PBase::split_overlap_rs`): the rank's own comes last.
     pub(super) fn scatter_in_ring(&mut self, product: Product, (bytes, dtype): (u64, DType)) {
-        let Some(UserBuffers { group, ranks, compute, exchange, .. }) = self.buffers else { return };
+        let Some(UserBuffers { group, ranks, compute, exchange, .. }) = self.buffers() else { return };
         let lanes = &compute[..STREAMS.min(ranks as usize)];
         let part = bytes / u64::from(ranks);
         let start = self.program.record(self.stream);
@@ -137,7 +142,7 @@ impl Eager {
 
     /// Begins an exchange beside what comes next on the stream: in bulk (`bulk_overlap`), or by NCCL.
     pub(super) fn begin_beside(&mut self, sizes: Sizes, kind: Collective, (bytes, dtype): (u64, DType)) {
-        let Some(buffers) = self.buffers.filter(|_| sizes.overlap) else {
+        let Some(buffers) = self.buffers().filter(|_| sizes.overlap) else {
             return self.begin_exchange(kind, bytes, dtype);
         };
         let UserBuffers { group, slowing, bulk_margin, ranks, exchange, .. } = buffers;
@@ -151,14 +156,14 @@ impl Eager {
 
     /// A matmul beside an exchange in bulk, where there is one.
     pub(super) fn product_beside(&mut self, sizes: Sizes, product: Product) {
-        let leaves = self.buffers.is_some_and(|buffers| sizes.overlap && buffers.bulk_margin);
+        let leaves = self.buffers().is_some_and(|buffers| sizes.overlap && buffers.bulk_margin);
         let name = if leaves { Kernel::BESIDE } else { "te.generic_gemm" };
         self.launch(name, product.part(1, 1), product.dispatch);
     }
 
     /// Waits for it.
     pub(super) fn end_beside(&mut self, sizes: Sizes) {
-        let Some(buffers) = self.buffers.filter(|_| sizes.overlap) else { return self.end_exchange() };
+        let Some(buffers) = self.buffers().filter(|_| sizes.overlap) else { return self.end_exchange() };
         self.program.wait_stream(self.stream, buffers.exchange);
         // The matmul has a stream of its own, which waits for the start and is waited for.
         self.driver(3);

@@ -6,6 +6,7 @@
 //! by a mask, whose size the host waits for, too; Transformer Engine's kernels take the size as given.
 
 use super::super::frame::Results;
+use super::super::framework::Experts;
 use super::super::storage::Gradient;
 use super::super::{COMPUTE, Eager, ExpertRanks, Frame, Storage};
 use super::dispatch;
@@ -20,8 +21,31 @@ const INDEX: u64 = 8;
 const NUMBER: u64 = 4;
 
 impl Eager {
+    pub(super) fn ranks_of_experts(&self) -> Option<&ExpertRanks> {
+        self.framework.megatron()?.experts.as_ref().map(|experts| &experts.ranks)
+    }
+
+    fn experts_mut(&mut self) -> Option<&mut Experts> {
+        self.framework.megatron_mut()?.experts.as_mut()
+    }
+
+    /// Runs operators in a stretch where the host waits for counts of rows only when rows are exchanged, not when they are put
+    /// in order.
+    pub fn with_counts_later(&mut self, run: impl FnOnce(&mut Eager)) {
+        self.experts_mut().into_iter().for_each(|experts| experts.counts_later = true);
+        run(self);
+        self.experts_mut().into_iter().for_each(|experts| experts.counts_later = false);
+    }
+
+    fn counts_later(&self) -> bool {
+        self.framework
+            .megatron()
+            .and_then(|megatron| megatron.experts.as_ref())
+            .is_some_and(|experts| experts.counts_later)
+    }
+
     fn dispatcher(&self) -> &'static Dispatcher {
-        self.experts.as_ref().expect("a job with experts says how rows get to them").dispatcher
+        self.ranks_of_experts().expect("a job with experts says how rows get to them").dispatcher
     }
 
     /// A collective that the stream at hand waits for, if several ranks take part. `bytes`: the whole buffer.
@@ -32,8 +56,8 @@ impl Eager {
         bytes: u64,
         dtype: DType,
     ) {
-        let Some((group, stream)) = self.experts.as_ref().and_then(who) else { return };
-        if self.in_line {
+        let Some((group, stream)) = self.ranks_of_experts().and_then(who) else { return };
+        if self.in_line() {
             return self.program.collective(self.stream, Comm { kind, group, bytes: Bytes(bytes), dtype });
         }
         self.program.wait_stream(stream, self.stream);
@@ -48,7 +72,10 @@ impl Eager {
         match kind {
             RoutedOp::Route { .. } => return self.route(graph, op, kind, frame, results),
             RoutedOp::Count { routed } => {
-                self.counts = self.gather_counts(routed);
+                let counts = self.gather_counts(routed);
+                if let Some(experts) = self.experts_mut() {
+                    experts.counts = counts;
+                }
                 frame.slots[op.outputs[0]] = Some(self.retain(Self::value(frame, op.inputs[0])));
             }
             RoutedOp::Select { .. } => return self.select_rows(graph, op, kind, frame, results),
@@ -64,7 +91,7 @@ impl Eager {
                 self.pointwise(name, MemoryKind::Gather, bytes, bytes, self.settings.forward);
                 frame.slots[op.outputs[0]] = Some(rows);
                 saved.push(self.retain(Self::value(frame, op.inputs[1])));
-                if waits && !self.counts_later {
+                if waits && !self.counts_later() {
                     self.wait_for_counts();
                 }
             }
@@ -239,7 +266,7 @@ impl Eager {
             read.extend([routed.ranks, routed.ranks, routed.tensor, routed.local * peers].map(|n| n * INDEX));
         }
         told.into_iter().for_each(|storage| self.release(storage));
-        let Some(copies) = self.experts.as_ref().map(|ranks| ranks.copies) else { return };
+        let Some(copies) = self.ranks_of_experts().map(|ranks| ranks.copies) else { return };
         self.program.wait_stream(copies, self.stream);
         for bytes in read {
             let work = Work::HostCopy { bytes: Bytes(bytes), to_host: true };
@@ -249,7 +276,7 @@ impl Eager {
 
     /// The host needs the sizes of what it is about to receive.
     pub fn wait_for_counts(&mut self) {
-        if let Some(copies) = self.experts.as_ref().map(|ranks| ranks.copies) {
+        if let Some(copies) = self.ranks_of_experts().map(|ranks| ranks.copies) {
             self.program.wait_for_host(copies);
         }
     }
@@ -304,7 +331,10 @@ impl Eager {
         let (probs, chosen) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
         let every = routed.tokens * routed.experts;
         if !routed.pads() {
-            let told = if counted { std::mem::take(&mut self.counts) } else { self.gather_counts(routed) };
+            let told = match self.experts_mut() {
+                Some(experts) if counted => std::mem::take(&mut experts.counts),
+                _ => self.gather_counts(routed),
+            };
             self.tell_counts(routed, told);
         }
         if routed.capacity.is_some() && !routed.pads() {
