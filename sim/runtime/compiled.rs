@@ -10,7 +10,7 @@ mod rotation;
 
 pub use rotation::{Method, Rotate, Rotation};
 
-use super::eager::{COMPUTE, Eager, ParamMap, Storage, attention_shape};
+use super::eager::{COMPUTE, Eager, MatmulShape, ParamMap, Storage, attention_shape};
 use crate::model::fuse::{Compiled, Kernel, Launch, TensorId};
 use crate::model::graph::Graph;
 use crate::program::{Category, Dispatch, Pass, Work};
@@ -160,7 +160,7 @@ impl Eager {
                 self.matmul_scatter(kernel.name, work, (bytes, dtype), dispatch);
             }
             Launch::Matmul(Work::Matmul { m, n, k, dtype, layout }) => {
-                self.matmul(kernel.name, (m, n, k), dtype, layout, dispatch);
+                self.matmul(kernel.name, MatmulShape { m, n, k }, dtype, layout, dispatch);
             }
             Launch::Matmul(work) | Launch::Library(work) | Launch::Fused(work) => {
                 self.program.launch(COMPUTE, kernel.name, work, dispatch);

@@ -10,7 +10,7 @@
 //! linear in it up to the first norm or grouped linear, and of that (`module/linear.py`, `module/grouped_linear.py`,
 //! `ops/fuser.py`: a linear of a second run leaves it open which module is the first).
 
-use super::frame::{Held, Results};
+use super::frame::{Held, Node, Results};
 use super::storage::Gradient;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Again, Graph, Op, OpKind, ValueId};
@@ -51,7 +51,7 @@ impl Eager {
     }
 
     /// Before an operator's forward: its checkpoint, if it is the first of one, holds what all of them will read.
-    pub(super) fn hold_inputs(&mut self, graph: &Graph, frame: &mut Frame, (at, index): (usize, usize)) {
+    pub(super) fn hold_inputs(&mut self, graph: &Graph, frame: &mut Frame, at: usize, index: usize) {
         let again = &graph.again[at];
         if again.ops.start != index {
             return;
@@ -146,7 +146,7 @@ impl Eager {
         }
         for step in 0..again.ops.len() {
             let index = graph.back(&again.ops, step);
-            self.node(graph, &graph.ops[index], index, &mut inner);
+            self.node(Node { graph, op: &graph.ops[index], index }, &mut inner);
             if again.until.is_none() && reduces(graph, again.ops.start, index) {
                 self.reduce_maxima();
             }

@@ -1,5 +1,6 @@
 //! Runs the backward of a graph: its nodes, last to first, with what runs again for them.
 
+use super::frame::Node;
 use super::{COMPUTE, Eager, Frame, Storage, again};
 use crate::model::graph::Graph;
 use crate::program::{DType, MemoryKind, Work};
@@ -30,13 +31,13 @@ impl Eager {
                 self.recompute(graph, frame);
             }
             if self.inputs_only() {
-                self.keep_saved(&graph.ops[index], index, frame);
+                self.keep_saved(Node { graph, op: &graph.ops[index], index }, frame);
             }
             self.run_again_before(graph, frame, index);
             match Self::runs_again(graph, frame, index) {
                 Some(at) if graph.again[at].ops.end == index + 1 => self.part_backward(graph, frame, at),
                 Some(_) => {}
-                None => self.node(graph, &graph.ops[index], index, frame),
+                None => self.node(Node { graph, op: &graph.ops[index], index }, frame),
             }
             if self.second_run() && again::reduces(graph, 0, index) {
                 self.reduce_maxima();

@@ -5,7 +5,7 @@
 //! was recorded when it was made (`torch/csrc/autograd/input_buffer.cpp`, "Autograd Producer-Consumer Stream Syncs", from PyTorch
 //! 2.9 on). Parameters take their gradients on the default stream, where data parallelism has made their nodes.
 
-use super::frame::Results;
+use super::frame::{Node, Results};
 use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Dispatch, StreamId};
@@ -50,9 +50,10 @@ impl Eager {
     }
 
     /// An operator's backward on its stream, behind the gradients it is given.
-    pub(super) fn node(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame) {
+    pub(super) fn node(&mut self, node: Node<'_>, frame: &mut Frame) {
+        let Node { graph, op, .. } = node;
         if graph.order.is_empty() {
-            return self.node_here(graph, op, index, frame);
+            return self.node_here(node, frame);
         }
         let (before, own) = (self.stream, self.stream_of(op));
         self.stream = own;
@@ -60,7 +61,7 @@ impl Eager {
         for (_, event) in came {
             self.program.wait(self.stream, event);
         }
-        self.node_here(graph, op, index, frame);
+        self.node_here(node, frame);
         for &input in &op.inputs {
             if frame.gradients[input].is_some() && graph.comes_from_elsewhere(op, input) {
                 frame.came.push((input, self.program.record(self.stream)));

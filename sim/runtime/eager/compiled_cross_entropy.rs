@@ -8,6 +8,7 @@
 //! move 36. Names, order and blocks are those of the code that inductor of PyTorch 2.15 generates; for more than 8,192
 //! tokens it adds the loss up in two kernels, with less than 1 KiB between them, which is left out.
 
+use super::frame::Node;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Category, Dispatch, MemoryKind};
@@ -33,14 +34,8 @@ impl Eager {
     }
 
     /// Backward: the gradient of the logits, beside the logits.
-    pub(super) fn compiled_cross_entropy_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        index: usize,
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn compiled_cross_entropy_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let logits = &graph.values[op.inputs[0]];
         let rows = logits.elements / graph.dims.v;
         let name = "triton_red_fused__log_softmax_backward_data";

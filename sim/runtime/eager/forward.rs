@@ -50,7 +50,7 @@ impl Eager {
             let dispatch = self.settings.forward;
             let again = Self::runs_again(graph, frame, index);
             if let Some(at) = again {
-                self.hold_inputs(graph, frame, (at, index));
+                self.hold_inputs(graph, frame, at, index);
             }
             let results = match frame.checkpoint {
                 None if again.is_some() => Results::Forget,

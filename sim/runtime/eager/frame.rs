@@ -4,7 +4,7 @@ use super::keep::Keep;
 use super::offload::Sent;
 use super::params::ParamMap;
 use super::storage::{Gradient, Storage};
-use crate::model::graph::{Graph, ValueId};
+use crate::model::graph::{Graph, Op, ValueId};
 use crate::program::EventId;
 
 /// One run of a graph's forward, with what backward needs.
@@ -95,6 +95,15 @@ pub(super) struct Moved {
     pub read: u64,
     pub written: u64,
     pub output: Storage,
+}
+
+/// An operator of a graph whose backward runs: a node of autograd's graph.
+#[derive(Clone, Copy)]
+pub(super) struct Node<'g> {
+    pub(super) graph: &'g Graph,
+    pub(super) op: &'g Op,
+    /// The operator's place in the graph.
+    pub(super) index: usize,
 }
 
 /// What becomes of an operator's results beside its output.

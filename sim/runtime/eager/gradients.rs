@@ -1,7 +1,7 @@
 //! What a node's backward is put together from: what it saved, small kernels, sums over rows.
 
+use super::frame::Node;
 use super::{Eager, Frame, Storage};
-use crate::model::graph::Op;
 use crate::program::{DType, MemoryKind};
 
 const SUM: &str = "aten.sum";
@@ -93,7 +93,8 @@ impl Eager {
     }
 
     /// Keeps what an operator without parameters has saved, in the first half.
-    pub(super) fn keep_saved(&mut self, op: &Op, index: usize, frame: &mut Frame) {
+    pub(super) fn keep_saved(&mut self, node: Node<'_>, frame: &mut Frame) {
+        let Node { op, index, .. } = node;
         let (start, end) = Self::saved(frame, index);
         if !op.params.is_empty() || start == end {
             return;

@@ -1,5 +1,6 @@
 //! RMSNorm and LayerNorm as one kernel each way: whose, and the backward.
 
+use super::frame::Node;
 use super::settings::LayerNorm;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op, OpKind};
@@ -58,7 +59,8 @@ impl Eager {
         &mut self,
         graph: &Graph,
         op: &Op,
-        (rows, numbers): (u64, usize),
+        rows: u64,
+        numbers: usize,
         frame: &mut Frame,
         dispatch: Dispatch,
     ) -> [Option<Storage>; 4] {
@@ -101,12 +103,11 @@ impl Eager {
     /// The gradients of a norm's input and of its parameters, or of either alone.
     fn norm_halves(
         &mut self,
-        graph: &Graph,
-        op: &Op,
-        index: usize,
+        node: Node<'_>,
         frame: &Frame,
         [of_input, of_params]: [bool; 2],
     ) -> (Option<Storage>, [Option<Storage>; 2]) {
+        let Node { graph, op, index } = node;
         let value = &graph.values[op.inputs[0]];
         let Some(rows) = op.kind.normed_rows() else { unreachable!("{:?} is no norm", op.kind) };
         let [_, (family, name)] = self.norm_kernels(op, value.elements / rows);
@@ -144,8 +145,9 @@ impl Eager {
     }
 
     /// A norm's first half, where backwards come in halves.
-    fn norm_input(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
-        let (made, _) = self.norm_halves(graph, op, index, frame, [true, false]);
+    fn norm_input(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { op, index, .. } = node;
+        let (made, _) = self.norm_halves(node, frame, [true, false]);
         frame.note(index, gradient);
         if let Some(made) = made {
             self.accumulate(frame, op.inputs[0], made.into());
@@ -153,17 +155,18 @@ impl Eager {
     }
 
     /// What its second half makes.
-    pub(super) fn norm_weights(&mut self, graph: &Graph, op: &Op, index: usize, frame: &Frame) -> Vec<Storage> {
-        let (_, made) = self.norm_halves(graph, op, index, frame, [false, true]);
+    pub(super) fn norm_weights(&mut self, node: Node<'_>, frame: &Frame) -> Vec<Storage> {
+        let (_, made) = self.norm_halves(node, frame, [false, true]);
         made.into_iter().flatten().collect()
     }
 
-    pub(super) fn norm(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
+    pub(super) fn norm(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         if self.inputs_only() {
-            return self.norm_input(graph, op, index, frame, gradient);
+            return self.norm_input(node, frame, gradient);
         }
         let value = &graph.values[op.inputs[0]];
-        let (result, made) = self.norm_halves(graph, op, index, frame, [true, true]);
+        let (result, made) = self.norm_halves(node, frame, [true, true]);
         let result = result.expect("the gradient of the input was asked for");
         let cast = made.map(|storage| storage.map(|storage| (storage, value.dtype)));
         let mut stored = [None; 2];

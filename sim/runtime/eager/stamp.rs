@@ -56,12 +56,7 @@ impl<R> Default for Stamps<R> {
 impl<R: Blocks> Stamps<R> {
     /// Runs operators on blocks that are given, or stamps what they wrote before: `of` says which they are, and tells apart all
     /// that they do not read off `eager`.
-    pub fn write(
-        &mut self,
-        eager: &mut Eager,
-        (of, given): (usize, &[Storage]),
-        run: impl FnOnce(&mut Eager) -> R,
-    ) -> R {
+    pub fn write(&mut self, eager: &mut Eager, of: usize, given: &[Storage], run: impl FnOnce(&mut Eager) -> R) -> R {
         let Some(state) = eager.state() else { return run(eager) };
         let before: Vec<Counted> = given.iter().map(|storage| eager.storages.counted[storage.0 as usize]).collect();
         let known = self.runs.entry((of, given.len())).or_default();
@@ -72,7 +67,7 @@ impl<R: Blocks> Stamps<R> {
             run.state == state && run.given.iter().zip(&before).all(same)
         };
         if let Some(run) = known.iter().find(alike) {
-            return run.again(eager, (given, &before));
+            return run.again(eager, Given { storages: given, before: &before });
         }
         let (since, live) = (eager.program.so_far(), eager.live());
         let mut result = run(eager);
@@ -81,19 +76,29 @@ impl<R: Blocks> Stamps<R> {
             && eager.state() == Some(state)
             && let Some(stamp) = eager.program.stamp(since, &buffers)
         {
-            known.extend(Run::of(eager, (state, stamp), (given, &before), (live, &mut result)));
+            let given = Given { storages: given, before: &before };
+            known.extend(Run::of(eager, state, stamp, given, live, &mut result));
         }
         result
     }
+}
+
+/// The blocks that a run is given, and what was known of them before it.
+#[derive(Clone, Copy)]
+struct Given<'g> {
+    storages: &'g [Storage],
+    before: &'g [Counted],
 }
 
 impl<R: Blocks> Run<R> {
     /// A run that has just been made; none if somebody else holds what it took.
     fn of(
         eager: &Eager,
-        (state, stamp): (State, Stamp),
-        (given, before): (&[Storage], &[Counted]),
-        (live, result): (usize, &mut R),
+        state: State,
+        stamp: Stamp,
+        Given { storages: given, before }: Given<'_>,
+        live: usize,
+        result: &mut R,
     ) -> Option<Self> {
         // Those that have gone have left their place to others, perhaps.
         let now = |at: usize| {
@@ -129,7 +134,7 @@ impl<R: Blocks> Run<R> {
     }
 
     /// Writes it again on other blocks.
-    fn again(&self, eager: &mut Eager, (given, before): (&[Storage], &[Counted])) -> R {
+    fn again(&self, eager: &mut Eager, Given { storages: given, before }: Given<'_>) -> R {
         let buffers: Vec<BufferId> = before.iter().map(|block| block.buffer).collect();
         let first = eager.program.again(&self.stamp, &buffers);
         for (&storage, &references) in given.iter().zip(&self.left) {

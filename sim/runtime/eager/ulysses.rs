@@ -13,7 +13,8 @@
 //! for nothing, and a packed copy to send. What comes back lies apart where a rank has one head or several sequences, and is
 //! copied by whoever needs it whole.
 
-use super::frame::Results;
+use super::frame::{Node, Results};
+use super::shape::Exchanged;
 use super::{COMPUTE, Eager, Frame, Storage, Ulysses};
 use crate::model::graph::{Axis, Dims, Graph, GraphBuilder, Op, ValueId};
 use crate::model::operators::Strides;
@@ -160,7 +161,7 @@ impl Eager {
     }
 
     /// `_DimZeroAllToAll.backward`.
-    fn exchange_back(&mut self, gradient: Storage, (bytes, dtype): (u64, DType), apart: bool) -> Storage {
+    fn exchange_back(&mut self, gradient: Storage, Exchanged { bytes, dtype }: Exchanged, apart: bool) -> Storage {
         let mut arrived = self.temporary(bytes, "aten.empty_like");
         let mut packed = None;
         if apart {
@@ -176,17 +177,17 @@ impl Eager {
     /// Its backward: queries', keys' and values' gradients come back last to first.
     pub(super) fn ulysses_backward(
         &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, window): (usize, Option<u64>),
+        node: Node<'_>,
+        window: Option<u64>,
         frame: &mut Frame,
         gradient: Storage,
     ) {
+        let Node { graph, op, index } = node;
         let dispatch = self.settings.backward;
         let (ranks, batch) = (self.shared_by().1, graph.dims.b);
         let all = [0, 1, 2].map(|at| Heads::of(graph, op.inputs[at], ranks));
         let inner = inside(graph, op, ranks);
-        let given = self.exchange_back(gradient, (all[0].own, all[0].dtype), true);
+        let given = self.exchange_back(gradient, Exchanged { bytes: all[0].own, dtype: all[0].dtype }, true);
         // The kernel wants both in one order (`attention_backward.cu`).
         let copies = [batch > 1, all[0].heads > 1];
         let copies = copies.map(|apart| apart.then(|| self.copy_of("aten.clone", all[0].own, true)));
@@ -195,7 +196,8 @@ impl Eager {
         self.let_go(frame, index, given);
         for at in [2, 1, 0] {
             let (heads, value) = (all[at], op.inputs[at]);
-            let mut result = self.exchange_back(results[at], (heads.sent, heads.dtype), batch * heads.heads > 1);
+            let sent = Exchanged { bytes: heads.sent, dtype: heads.dtype };
+            let mut result = self.exchange_back(results[at], sent, batch * heads.heads > 1);
             if heads.repeated() {
                 let sum = self.temporary(heads.own, "aten.sum");
                 self.pointwise("aten.sum", MemoryKind::Elementwise, heads.sent, heads.own, dispatch);

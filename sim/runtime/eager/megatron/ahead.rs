@@ -1,7 +1,7 @@
 //! What multi-token prediction does beside ordinary modules (`core/transformer/multi_token_prediction.py`, `roll_tensor`,
 //! `MTPLossAutoScaler`; `core/tensor_parallel/mappings.py`, 0.16.1).
 
-use super::super::frame::Results;
+use super::super::frame::{Node, Results};
 use super::super::storage::Gradient;
 use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
@@ -58,14 +58,8 @@ impl Eager {
         self.keep(frame, results, &saved);
     }
 
-    pub(super) fn ahead_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind): (usize, AheadOp),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn ahead_backward(&mut self, node: Node<'_>, kind: AheadOp, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let input = &graph.values[op.inputs[0]];
         let (bytes, dtype) = (input.bytes(), input.dtype);
         let result = match kind {

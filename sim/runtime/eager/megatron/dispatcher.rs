@@ -22,6 +22,15 @@ pub struct Routing {
     pub weighs: DType,
 }
 
+/// What a mask selects.
+#[derive(Clone, Copy)]
+pub(super) struct Selected {
+    /// How many rows.
+    pub(super) rows: u64,
+    /// Bytes of all their values.
+    pub(super) bytes: u64,
+}
+
 /// A stage of the experts that every token passes, where they run beside a dispatcher's exchanges (`SharedExpertMLP`,
 /// `core/transformer/moe/shared_experts.py`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

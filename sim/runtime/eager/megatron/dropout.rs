@@ -4,7 +4,7 @@
 //! The compiled forward draws a seed and keeps the mask, one byte an element. Its backward sums the bias's gradient in two
 //! steps (`torch/_inductor/choices.py`, `reduction_split_factor`).
 
-use super::super::frame::Results;
+use super::super::frame::{Node, Results};
 use super::super::storage::Gradient;
 use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
@@ -100,12 +100,12 @@ impl Eager {
 
     pub(super) fn bias_dropout_add_backward(
         &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind): (usize, MegatronOp),
+        node: Node<'_>,
+        kind: MegatronOp,
         frame: &mut Frame,
         gradient: Storage,
     ) {
+        let Node { graph, op, index } = node;
         let MegatronOp::BiasDropoutAdd { dropout, fused } = kind else { unreachable!("called for residual sums") };
         let launched = if fused { Dispatch::Compiled } else { self.settings.backward };
         let value = &graph.values[op.outputs[0]];

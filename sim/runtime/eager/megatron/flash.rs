@@ -4,7 +4,7 @@
 //! Kept: queries, keys, values, the context, a number for each head and query, and the random state. Assumed: cuDNN's
 //! workspace is not counted. Where ranks share a sequence it is several such kernels (`context`).
 
-use super::super::frame::Results;
+use super::super::frame::{Node, Results};
 use super::super::{Eager, Frame, Storage};
 use super::context::{self, Context};
 use crate::model::graph::{Graph, Op, OpKind};
@@ -102,14 +102,8 @@ impl Eager {
         self.keep(frame, results, &held);
     }
 
-    pub(super) fn flash_core_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, again): (usize, bool),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn flash_core_backward(&mut self, node: Node<'_>, again: bool, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let results = if again {
             let [query, key, value, mask] = Self::saved_by(frame, index);
             let before = (self.program.set_pass(Pass::Recompute), self.category);

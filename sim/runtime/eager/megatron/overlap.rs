@@ -24,10 +24,11 @@
 //! exchange take what NCCL's take, and slow nothing on other processors; a further part costs the host a launch (cuBLASLt's choice of a kernel is not told apart); barriers take nothing.
 //! Parts of a pipeline fill the processors, so they run one after the other, though their streams are three.
 
+use super::super::shape::Exchanged;
 use super::super::{BUFFER_STREAMS as STREAMS, UserBuffers};
 use super::super::{Eager, Storage};
 use super::products::{Product, Sizes};
-use crate::program::{Collective, Comm, DType, Direction, Dispatch, Kernel, MemoryKind, Transfer};
+use crate::program::{Collective, Comm, Direction, Dispatch, Kernel, MemoryKind, Transfer};
 use crate::units::Bytes;
 
 /// Parts of a pipeline (`num_splits`).
@@ -59,7 +60,7 @@ impl Eager {
     }
 
     /// A matmul of rows that arrive while it runs, `bytes` in all (`split_overlap_ag`).
-    pub(super) fn gather_beside(&mut self, product: Product, (bytes, dtype): (u64, DType)) {
+    pub(super) fn gather_beside(&mut self, product: Product, Exchanged { bytes, dtype }: Exchanged) {
         let Some(UserBuffers { group, ranks, compute, exchange, .. }) = self.buffers() else { return };
         let parts = u64::from(ranks);
         let lanes = &compute[..STREAMS.min(ranks as usize)];
@@ -90,7 +91,12 @@ impl Eager {
     }
 
     /// A matmul whose product, `bytes` in all, is reduced and scattered while it runs (`CommOverlapBase::split_overlap_rs`).
-    pub(super) fn scatter_in_pipeline(&mut self, product: Product, (bytes, dtype): (u64, DType), processors: u8) {
+    pub(super) fn scatter_in_pipeline(
+        &mut self,
+        product: Product,
+        Exchanged { bytes, dtype }: Exchanged,
+        processors: u8,
+    ) {
         let Some(UserBuffers { group, slowing, compute: [lane, ..], exchange, .. }) = self.buffers() else { return };
         let (name, group) = match processors {
             0 => ("te.generic_gemm", slowing),
@@ -112,7 +118,7 @@ impl Eager {
     }
 
     /// The same with a part for each rank (`CommOverlapP2PBase::split_overlap_rs`): the rank's own comes last.
-    pub(super) fn scatter_in_ring(&mut self, product: Product, (bytes, dtype): (u64, DType)) {
+    pub(super) fn scatter_in_ring(&mut self, product: Product, Exchanged { bytes, dtype }: Exchanged) {
         let Some(UserBuffers { group, ranks, compute, exchange, .. }) = self.buffers() else { return };
         let lanes = &compute[..STREAMS.min(ranks as usize)];
         let part = bytes / u64::from(ranks);
@@ -141,7 +147,7 @@ impl Eager {
     }
 
     /// Begins an exchange beside what comes next on the stream: in bulk (`bulk_overlap`), or by NCCL.
-    pub(super) fn begin_beside(&mut self, sizes: Sizes, kind: Collective, (bytes, dtype): (u64, DType)) {
+    pub(super) fn begin_beside(&mut self, sizes: Sizes, kind: Collective, Exchanged { bytes, dtype }: Exchanged) {
         let Some(buffers) = self.buffers().filter(|_| sizes.overlap) else {
             return self.begin_exchange(kind, bytes, dtype);
         };

@@ -5,12 +5,12 @@
 //! copied on a stream of their own and the host waits for them before the first exchange. Rows in their order are selected
 //! by a mask, whose size the host waits for, too; Transformer Engine's kernels take the size as given.
 
-use super::super::frame::Results;
+use super::super::frame::{Node, Results};
 use super::super::framework::Experts;
 use super::super::storage::Gradient;
 use super::super::{COMPUTE, Eager, ExpertRanks, Frame, Storage};
 use super::dispatch;
-use super::dispatcher::Dispatcher;
+use super::dispatcher::{Dispatcher, Selected};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::experts::{Routed, RoutedOp};
 use crate::program::{Collective, Comm, DType, Dispatch, GroupId, MemoryKind, StreamId, Work};
@@ -83,7 +83,7 @@ impl Eager {
             RoutedOp::Weigh => return self.weigh_rows(graph, op, frame, results),
             RoutedOp::AddBiases => return self.add_biases(graph, op, frame, results),
             RoutedOp::Own { step, routed } => {
-                return (dispatch::rules(self.dispatcher()).forward)(self, graph, op, (step, routed), frame, results);
+                return (dispatch::rules(self.dispatcher()).forward)(self, graph, op, step, routed, frame, results);
             }
             RoutedOp::Permute { fused, waits } => {
                 let name = if fused { "te.permute" } else { "aten.index_select" };
@@ -142,33 +142,20 @@ impl Eager {
         self.keep(frame, results, &saved);
     }
 
-    pub(super) fn routed_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind): (usize, RoutedOp),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn routed_backward(&mut self, node: Node<'_>, kind: RoutedOp, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let (input, out) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
         let (bytes, read, dispatch) = (input.bytes(), out.bytes(), self.settings.backward);
         let result = match kind {
-            RoutedOp::Route { .. } => return self.route_backward(graph, op, (index, kind), frame, gradient),
+            RoutedOp::Route { .. } => return self.route_backward(node, kind, frame, gradient),
             RoutedOp::Count { .. } => unreachable!("counts have no gradient"),
-            RoutedOp::AddShared => return self.add_shared_backward(op, (index, bytes), frame, gradient),
-            RoutedOp::Select { .. } => return self.select_rows_backward(graph, op, (index, kind), frame, gradient),
-            RoutedOp::Grouped { .. } => return self.grouped_linear_backward(graph, op, (index, kind), frame, gradient),
-            RoutedOp::Weigh => return self.weigh_rows_backward(graph, op, index, frame, gradient),
-            RoutedOp::AddBiases => return self.add_biases_backward(graph, op, index, frame, gradient),
+            RoutedOp::AddShared => return self.add_shared_backward(node, bytes, frame, gradient),
+            RoutedOp::Select { .. } => return self.select_rows_backward(node, kind, frame, gradient),
+            RoutedOp::Grouped { .. } => return self.grouped_linear_backward(node, kind, frame, gradient),
+            RoutedOp::Weigh => return self.weigh_rows_backward(node, frame, gradient),
+            RoutedOp::AddBiases => return self.add_biases_backward(node, frame, gradient),
             RoutedOp::Own { step, routed } => {
-                return (dispatch::rules(self.dispatcher()).backward)(
-                    self,
-                    graph,
-                    op,
-                    (index, step, routed),
-                    frame,
-                    gradient,
-                );
+                return (dispatch::rules(self.dispatcher()).backward)(self, node, step, routed, frame, gradient);
             }
             RoutedOp::Permute { fused: true, .. } => {
                 let result = self.temporary(bytes, "te.unpermute");
@@ -218,7 +205,8 @@ impl Eager {
 
     /// An addition in place to a view: the view is made anew by strides, and its gradient put in place of a copy of the whole
     /// (`torch/csrc/autograd/functions/tensor.cpp`, `CopySlices`).
-    fn add_shared_backward(&mut self, op: &Op, (index, bytes): (usize, u64), frame: &mut Frame, gradient: Storage) {
+    fn add_shared_backward(&mut self, node: Node<'_>, bytes: u64, frame: &mut Frame, gradient: Storage) {
+        let Node { op, index, .. } = node;
         let dispatch = self.settings.backward;
         let copy =
             |eager: &mut Eager, dispatch| eager.pointwise("aten.copy_", MemoryKind::Copy, bytes, bytes, dispatch);
@@ -282,7 +270,7 @@ impl Eager {
     }
 
     /// What a mask selects: where its ones are, a number that the host waits for, and the values there.
-    pub(super) fn masked_select(&mut self, mask: u64, (bytes, rows): (u64, u64)) -> Storage {
+    pub(super) fn masked_select(&mut self, mask: u64, Selected { rows, bytes }: Selected) -> Storage {
         const NAME: &str = "aten.nonzero";
         let places = self.storage(2 * rows * INDEX, NAME);
         let count = self.storage(NUMBER, NAME);
@@ -309,7 +297,7 @@ impl Eager {
     }
 
     /// As many tokens of each expert as it takes, by a sort of the map; their weights; what backward needs.
-    fn sorted_rows(&mut self, routed: Routed, (probs, chosen): (u64, u64)) -> (Storage, Storage, Vec<Storage>) {
+    fn sorted_rows(&mut self, routed: Routed, probs: u64, chosen: u64) -> (Storage, Storage, Vec<Storage>) {
         let every = routed.tokens * routed.experts;
         let small = self.few("aten._to_copy", every, every);
         let map = self.few("aten.clone", every, every);
@@ -349,13 +337,13 @@ impl Eager {
             }
             (rows, self.storage(chosen.bytes(), "te.permute"), vec![])
         } else if routed.pads() {
-            self.sorted_rows(routed, (probs.bytes(), chosen.bytes()))
+            self.sorted_rows(routed, probs.bytes(), chosen.bytes())
         } else {
             let mask = self.few("aten.clone", every, every);
             let tokens = self.few("aten.arange", routed.tokens * INDEX, 0);
-            let rows = self.masked_select(every, (routed.sent * INDEX, routed.sent));
+            let rows = self.masked_select(every, Selected { rows: routed.sent, bytes: routed.sent * INDEX });
             let by_expert = self.few("aten.clone", probs.bytes(), probs.bytes());
-            let weights = self.masked_select(every, (chosen.bytes(), routed.sent));
+            let weights = self.masked_select(every, Selected { rows: routed.sent, bytes: chosen.bytes() });
             self.release(tokens);
             (rows, weights, vec![by_expert, mask])
         };
@@ -368,14 +356,8 @@ impl Eager {
     }
 
     /// The gradient of the chosen weights, as a matrix over all experts.
-    fn select_rows_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind): (usize, RoutedOp),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    fn select_rows_backward(&mut self, node: Node<'_>, kind: RoutedOp, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let RoutedOp::Select { routed, fused, .. } = kind else { unreachable!("called for selections") };
         let bytes = graph.values[op.inputs[0]].bytes();
         let result = self.pointwise_gradient("aten.zeros_like", bytes, 0);

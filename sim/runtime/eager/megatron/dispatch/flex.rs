@@ -5,6 +5,8 @@
 //! How many ranks a token reaches is the mean where all choices of experts are as likely ([`Rows::reached`]). DeepEP's own
 //! buffers, which PyTorch does not see, are left out.
 
+use super::super::super::frame::Node;
+use super::super::dispatcher::Selected;
 use super::super::dispatcher::{Beside, Dispatcher, Experts, Routing, Spread};
 use super::rows::{C, CD, rows, unpermute_to};
 use super::rules::Rules;
@@ -121,7 +123,8 @@ fn forward(
     eager: &mut Eager,
     graph: &Graph,
     op: &Op,
-    (step, routed): (&'static str, Routed),
+    step: &'static str,
+    routed: Routed,
     frame: &mut Frame,
     results: Results,
 ) {
@@ -176,7 +179,7 @@ fn forward(
             let whole = eager.made("aten.zeros", map * INDEX, 0, dispatch);
             let weights = eager.made("aten.zeros", bytes, 0, dispatch);
             let mask = eager.made("aten.ne", counted, counted * INDEX, dispatch);
-            let expert = eager.masked_select(counted, (routed.rows() * INDEX, routed.rows()));
+            let expert = eager.masked_select(counted, Selected { rows: routed.rows(), bytes: routed.rows() * INDEX });
             let token = eager.made("aten.repeat_interleave", routed.rows() * INDEX, came * INDEX, dispatch);
             eager.pointwise(
                 "aten.index_put_",
@@ -185,7 +188,7 @@ fn forward(
                 routed.rows() * INDEX,
                 dispatch,
             );
-            let chosen = eager.masked_select(counted, (routed.rows() * NUMBER, routed.rows()));
+            let chosen = eager.masked_select(counted, Selected { rows: routed.rows(), bytes: routed.rows() * NUMBER });
             eager.pointwise(
                 "aten.index_put_",
                 MemoryKind::Scatter,
@@ -209,14 +212,14 @@ fn forward(
         TOKENS_OF_ROWS => {
             let mask = eager.made("aten.clone", map, map, dispatch);
             let numbers = eager.made("aten.arange", came * INDEX, 0, dispatch);
-            let tokens = eager.masked_select(map, (bytes, routed.rows()));
+            let tokens = eager.masked_select(map, Selected { rows: routed.rows(), bytes });
             eager.release(numbers);
             saved.push(mask);
             tokens
         }
         WEIGHTS_OF_ROWS => {
             let by_expert = eager.made("aten.clone", read, read, dispatch);
-            let weights = eager.masked_select(map, (bytes, routed.rows()));
+            let weights = eager.masked_select(map, Selected { rows: routed.rows(), bytes });
             saved.push(by_expert);
             weights
         }
@@ -233,12 +236,13 @@ fn forward(
 
 fn backward(
     eager: &mut Eager,
-    graph: &Graph,
-    op: &Op,
-    (index, step, routed): (usize, &'static str, Routed),
+    node: Node<'_>,
+    step: &'static str,
+    routed: Routed,
     frame: &mut Frame,
     gradient: Storage,
 ) {
+    let Node { graph, op, index } = node;
     let (input, out) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
     let (bytes, read, row) = (input.bytes(), out.bytes(), graph.dims.d * out.dtype.bytes());
     let result = match step {
