@@ -66,9 +66,9 @@ mod storage;
 mod titan;
 mod to_main;
 mod ulysses;
+mod unfused;
 mod unpad;
 mod vocabulary;
-mod written;
 
 pub(super) use attention::attention_shape;
 pub use blocks::Blocks;

@@ -1,4 +1,4 @@
-//! What others have one kernel for, written out: attention as matmuls and a softmax, dropout, parts of a value.
+//! What other code has one kernel for, unfused: attention as matmuls and a softmax, dropout, parts of a value.
 //!
 //! Rules are those of `tools/autograd/derivatives.yaml`; orders of allocations and frees are recorded in
 //! `tests/oracles/hf-transformers.json`.
