@@ -78,7 +78,7 @@ impl Fp8 {
 
 /// An operator of multi-token prediction (`core/transformer/multi_token_prediction.py`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AheadOp {
+pub enum MtpOp {
     /// Each row moved by one place, its last place zero (`roll_tensor`).
     Roll,
     /// A linear's result, split on its width, gathered from the tensor-parallel ranks and put side by side.
@@ -251,7 +251,7 @@ pub enum MegatronOp {
     /// What latent attention does between its projections.
     Latent(LatentOp),
     /// What multi-token prediction does beside ordinary modules.
-    Ahead(AheadOp),
+    Mtp(MtpOp),
     /// What a mixture of experts does.
     Routed(RoutedOp),
     /// The masked mean of the losses (`pretrain_gpt.py`, `loss_func`). Inputs: losses, the loss mask. Outputs: the loss,
@@ -281,7 +281,7 @@ impl MegatronOp {
             | MegatronOp::FlashCore { .. }
             | MegatronOp::VocabularyLoss { .. }
             | MegatronOp::Latent(_)
-            | MegatronOp::Ahead(_)
+            | MegatronOp::Mtp(_)
             | MegatronOp::Routed(_)
             | MegatronOp::MaskedMean => params,
         }
@@ -307,7 +307,7 @@ impl MegatronOp {
             | MegatronOp::FlashCore { .. }
             | MegatronOp::VocabularyLoss { .. }
             | MegatronOp::Latent(_)
-            | MegatronOp::Ahead(_)
+            | MegatronOp::Mtp(_)
             | MegatronOp::Routed(
                 RoutedOp::Route { .. }
                 | RoutedOp::Count { .. }

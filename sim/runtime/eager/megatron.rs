@@ -4,7 +4,6 @@
 //! gradient it was given and of what forward saved.
 
 mod activation;
-mod ahead;
 mod catch_up;
 mod column;
 mod context;
@@ -23,6 +22,7 @@ mod later;
 mod left;
 mod linear;
 mod loss;
+mod mtp;
 mod overlap;
 mod products;
 mod rotary;
@@ -72,7 +72,7 @@ impl Eager {
             MegatronOp::VocabularyLoss { .. } => self.vocabulary_loss(graph, op, frame, results),
             MegatronOp::MaskedMean => self.masked_mean(graph, op, frame, results),
             MegatronOp::Latent(kind) => self.latent(graph, op, kind, frame, results),
-            MegatronOp::Ahead(kind) => self.ahead(graph, op, kind, frame, results),
+            MegatronOp::Mtp(kind) => self.mtp(graph, op, kind, frame, results),
             MegatronOp::Routed(kind) => self.routed(graph, op, kind, frame, results),
             MegatronOp::SplitQkv => self.split_qkv(graph, op, frame, results),
             MegatronOp::Rotate { fused } => self.rotate_heads(graph, op, fused, frame, results),
@@ -112,7 +112,7 @@ impl Eager {
             }
             MegatronOp::VocabularyLoss { .. } => self.vocabulary_loss_backward(node, frame, gradient),
             MegatronOp::MaskedMean => self.masked_mean_backward(node, frame, gradient),
-            MegatronOp::Ahead(kind) => self.ahead_backward(node, kind, frame, gradient),
+            MegatronOp::Mtp(kind) => self.mtp_backward(node, kind, frame, gradient),
             MegatronOp::Latent(kind) => self.latent_backward(node, kind, frame, gradient),
             MegatronOp::Routed(kind) => self.routed_backward(node, kind, frame, gradient),
             MegatronOp::SplitQkv => self.split_qkv_backward(graph, op, frame, gradient),

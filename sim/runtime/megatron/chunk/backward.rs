@@ -1,7 +1,7 @@
 //! The backward of a chunk's micro-batch.
 
 use super::frame::{Again, BlocksFrame};
-use super::{Chunk, ChunkFrame, HEAD, ahead};
+use super::{Chunk, ChunkFrame, HEAD, mtp};
 use crate::program::{Category, DType, Pass};
 use crate::runtime::eager::main_gradients::Moment;
 use crate::runtime::eager::{Eager, Frame, Mode, Shared, Storage};
@@ -48,7 +48,7 @@ impl Chunk {
     /// Parameters that a micro-batch uses several times.
     fn shared(&self) -> Vec<Shared> {
         let (Some(head), Some(words)) = (&self.head, self.words) else { return vec![] };
-        let [of_words, of_head] = ahead::uses(&self.job, self.embedding.is_some());
+        let [of_words, of_head] = mtp::uses(&self.job, self.embedding.is_some());
         let weight = head.params.iter().position(|param| param.name == HEAD).map(|local| self.first[1] + local);
         let all = [(words, of_words), (weight.unwrap_or(words), of_head)].into_iter().filter(|&(_, uses)| uses > 1);
         // Of the head's own weight nothing is added to the main gradients but by its matmuls.

@@ -12,7 +12,7 @@
 //! exchanges, and is cut before its feed-forward. With `delay_wgrad_compute` the experts' weight gradients follow the dispatch
 //! forward, and attention's its backward.
 //!
-//! A module that predicts a token further ahead (`ahead.rs`) is one more block: before its attention stands what makes one hidden
+//! A module that predicts a token further ahead (`mtp.rs`) is one more block: before its attention stands what makes one hidden
 //! state of two, and behind its residual a fifth part, its norm, on the default stream. The final norm is a part of the last
 //! block's way back. Megatron-Bridge 25.09 has a stage of such a module alone (v0.1.0rc4, `run_script.py`, on Megatron-Core 0.14).
 //! There exchanges are in the same order; shared experts are in the third part instead of the first, and the final norm is the
