@@ -99,7 +99,7 @@ pub enum MtpOp {
 /// How the sum of a row-parallel product is scattered beside its matmul (`proj_fprop` and `fc2_fprop` of `--tp-comm-overlap-cfg`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scatter {
-    /// `pipeline`: in parts of the columns, by a kernel on so many processors (`num_sm`), which the matmul leaves to it; 0: it
+    /// `pipeline`: in parts of the columns, by a kernel on so many SMs (`num_sm`), which the matmul leaves to it; 0: it
     /// leaves none (without `set_sm_margin`), and is slowed while the kernel runs.
     Pipeline(u8),
     /// `ring_exchange`: in parts of the rows, each sent to the rank that adds them up.

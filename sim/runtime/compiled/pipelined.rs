@@ -7,7 +7,7 @@
 //! own last; the t partial results are added up in one kernel. Buffers that others read lie outside PyTorch's allocator.
 //!
 //! Assumed: reading a part takes what a collective of its size takes (copy engines do it, so nothing is taken from the
-//! matmuls' processors in truth), and barriers between ranks nothing.
+//! matmuls' SMs in truth), and barriers between ranks nothing.
 
 use crate::program::{Collective, Comm, DType, Dispatch, MemoryKind, Work};
 use crate::runtime::eager::{COMPUTE, Eager, TensorGroup};

@@ -13,7 +13,7 @@ use crate::program::{DType, Dispatch, MatmulLayout, MemoryKind, Work};
 const TOPK: &str = "aten.topk";
 /// Threads of a block of the search.
 const THREADS: u64 = 256;
-/// Blocks of the search on a multiprocessor: 65,536 registers, 40 for each thread.
+/// Blocks of the search on an SM: 65,536 registers, 40 for each thread.
 const BLOCKS: u64 = 65_536 / (40 * THREADS);
 /// State of cub's scan by key \[B\].
 const SCAN: u64 = 1279;
@@ -73,7 +73,7 @@ impl Eager {
 
     /// What blocks that search `rows` together keep: each row's k-th value, ranks and digits sought, counts of each block.
     fn search_together(&mut self, rows: u64, length: u64) {
-        let chip = u64::from(self.settings.multiprocessors) * BLOCKS * THREADS;
+        let chip = u64::from(self.settings.sms) * BLOCKS * THREADS;
         let each = (rows * length).div_ceil(chip).clamp(4, 64);
         let blocks = rows * length.div_ceil(THREADS * each);
         let sizes = [4 * rows, 8 * rows, 8 * rows, 2 * THREADS * blocks, 4 * THREADS * rows, 4 * blocks, 4 * blocks];

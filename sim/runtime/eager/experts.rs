@@ -19,7 +19,7 @@ use crate::program::{Category, DType, Dispatch, MatmulLayout, MemoryKind, Work};
 pub(super) const SORTED_IN_PLACE: u64 = 4096;
 /// Arguments of a grouped matmul per group \[B\]: three pointers, three strides, three sizes (`GroupMMCommon.cuh`).
 const GROUP_ARGUMENTS: u64 = 60;
-/// Workspace of a grouped matmul per multiprocessor \[B\] (found with PyTorch 2.15: 67,584 on 132).
+/// Workspace of a grouped matmul per SM \[B\] (found with PyTorch 2.15: 67,584 on 132).
 const GROUP_WORKSPACE: u64 = 512;
 
 /// Sizes of a mixture \[B\].
@@ -210,7 +210,7 @@ impl Eager {
         };
         let value = &graph.values[op.inputs[0]];
         let arguments = self.storage_as(GROUP_ARGUMENTS * count, Category::Workspace, NAME);
-        let bytes = GROUP_WORKSPACE * u64::from(self.settings.multiprocessors);
+        let bytes = GROUP_WORKSPACE * u64::from(self.settings.sms);
         let workspace = self.storage_as(bytes, Category::Workspace, NAME);
         let (groups, rows) = (count, value.elements / inputs);
         let work = Work::GroupedMatmul { groups, rows, inputs, outputs, dtype: value.dtype, layout };

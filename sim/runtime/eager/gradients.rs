@@ -82,8 +82,8 @@ impl Eager {
         let height = last_power_of_2(rows).min(threads / width);
         let per_thread = rows.div_ceil(height);
         let grid = (columns / vector).div_ceil(width);
-        // 2,048 threads per multiprocessor.
-        let target = u64::from(self.settings.multiprocessors) * 2048 / (width * height);
+        // 2,048 threads per SM.
+        let target = u64::from(self.settings.sms) * 2048 / (width * height);
         if per_thread >= 256 && grid <= target {
             let shared = target.div_ceil(grid).min(per_thread.div_ceil(16)).max(per_thread.div_ceil(256));
             if shared > 1 {

@@ -121,7 +121,7 @@ impl Eager {
             *slot = Some(self.temporary(width, name));
         }
         let columns = value.elements / rows;
-        if rows > NORM_SPLIT_ROWS && columns / 32 < u64::from(self.settings.multiprocessors) / 2 {
+        if rows > NORM_SPLIT_ROWS && columns / 32 < u64::from(self.settings.sms) / 2 {
             let blocks = rows.div_ceil(NORM_ROWS_PER_BLOCK);
             let partial = made.map(|made| made.map(|_| self.temporary(blocks * width, name)));
             for slot in made.iter_mut().flatten() {

@@ -238,7 +238,7 @@ impl Eager {
         for at in first..sizes.len() {
             aux[at] = Some(self.storage(sizes[at], name));
             if at == 0 {
-                let sizes = split_attention(graph.dims, self.settings.multiprocessors);
+                let sizes = split_attention(graph.dims, self.settings.sms);
                 partial = sizes.map(|bytes| (bytes > 0).then(|| self.storage(bytes, name)));
             }
         }

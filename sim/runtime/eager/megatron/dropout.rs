@@ -22,9 +22,9 @@ fn nearest_divisor(of: u64, target: u64) -> u64 {
 }
 
 /// Parts in which inductor sums the rows of a matrix column by column (PyTorch 2.15, outer reductions).
-fn row_parts(rows: u64, columns: u64, multiprocessors: u32) -> u64 {
+fn row_parts(rows: u64, columns: u64, sms: u32) -> u64 {
     const ROWS_PER_THREAD: u64 = 4;
-    let (threads, sms) = (2048, u64::from(multiprocessors));
+    let (threads, sms) = (2048, u64::from(sms));
     let (least, most) = (32, 512);
     let size = if rows * columns < least * sms * threads {
         least
@@ -139,7 +139,7 @@ impl Eager {
     /// The sum over the rows of a matrix, as inductor generates it: parts in fp32, then their sum.
     pub(super) fn compiled_sum_rows(&mut self, rows: u64, columns: u64, dtype: DType) -> Storage {
         const NAME: &str = "triton_sum";
-        let parts = row_parts(rows, columns, self.settings.multiprocessors);
+        let parts = row_parts(rows, columns, self.settings.sms);
         let (read, written) = (rows * columns * dtype.bytes(), columns * dtype.bytes());
         if parts == 1 {
             let sum = self.temporary(written, NAME);

@@ -232,7 +232,7 @@ impl Eager {
             let part = self.storage(bytes, "te.generic_gemm");
             let made = sizes.whole_product();
             match scatter {
-                Scatter::Pipeline(processors) => self.scatter_in_pipeline(product, made, processors),
+                Scatter::Pipeline(sms) => self.scatter_in_pipeline(product, made, sms),
                 Scatter::Ring => self.scatter_in_ring(product, made),
             }
             return part;

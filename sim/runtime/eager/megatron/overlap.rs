@@ -12,17 +12,17 @@
 //! All of a matmul's parts are launched in C++ by one call from Python. In a ring a copy engine writes each part into the next
 //! rank's buffer, and a kernel of one thread says that it is there; parts are multiplied on three streams in turn. A ring that
 //! scatters sends each part to the rank it is for, which adds all up at the end. In a
-//! pipeline and in bulk a kernel of few processors exchanges. What is gathered is copied into the buffer first; what bulk has
+//! pipeline and in bulk a kernel of few SMs exchanges. What is gathered is copied into the buffer first; what bulk has
 //! scattered is cloned out of it. Without autograd nothing is gathered in a ring.
 //!
-//! Matmuls of a pipeline leave 16 processors, or as many as are configured, to the kernels that exchange beside them (`num_sm`,
+//! Matmuls of a pipeline leave 16 SMs, or as many as are configured, to the kernels that exchange beside them (`num_sm`,
 //! `set_sm_margin`), and those in bulk do; in bulk they may be configured not to, as in NeMo: then they are slowed while the
-//! exchange runs. What else frameworks configure (processors of bulk exchanges and rings, aggregated rings, parts scattered in
+//! exchange runs. What else frameworks configure (SMs of bulk exchanges and rings, aggregated rings, parts scattered in
 //! fp8) is not told apart.
 //!
 //! Assumed: a ring's copies take the bandwidth from one chip to another, and nothing of a matmul beside them; kernels that
-//! exchange take what NCCL's take, and slow nothing on other processors; a further part costs the host a launch (cuBLASLt's choice of a kernel is not told apart); barriers take nothing.
-//! Parts of a pipeline fill the processors, so they run one after the other, though their streams are three.
+//! exchange take what NCCL's take, and slow nothing on other SMs; a further part costs the host a launch (cuBLASLt's choice of a kernel is not told apart); barriers take nothing.
+//! Parts of a pipeline fill the SMs, so they run one after the other, though their streams are three.
 
 use super::super::shape::Exchanged;
 use super::super::{BUFFER_STREAMS as STREAMS, UserBuffers};
@@ -91,14 +91,9 @@ impl Eager {
     }
 
     /// A matmul whose product, `bytes` in all, is reduced and scattered while it runs (`CommOverlapBase::split_overlap_rs`).
-    pub(super) fn scatter_in_pipeline(
-        &mut self,
-        product: Product,
-        Exchanged { bytes, dtype }: Exchanged,
-        processors: u8,
-    ) {
+    pub(super) fn scatter_in_pipeline(&mut self, product: Product, Exchanged { bytes, dtype }: Exchanged, sms: u8) {
         let Some(UserBuffers { group, slowing, compute: [lane, ..], exchange, .. }) = self.buffers() else { return };
-        let (name, group) = match processors {
+        let (name, group) = match sms {
             0 => ("te.generic_gemm", slowing),
             leaves => (Kernel::beside(leaves), group),
         };

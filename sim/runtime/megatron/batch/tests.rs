@@ -16,7 +16,7 @@ const SETTINGS: Settings = Settings {
     norm_code: crate::model::style::NormCode::Torch,
     layer_norm: LayerNorm::Torch,
     bias_tensor: false,
-    multiprocessors: 132,
+    sms: 132,
     early_stop: false,
     attention_reads_back: false,
     copies_gradients: false,

@@ -46,7 +46,7 @@ const WEIGHTS_OF_ROWS: &str = "weights of rows";
 
 /// Ranks that DeepEP has settings for (`Buffer.get_dispatch_config`).
 const RANKS: [u32; 12] = [2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160];
-/// Channels of 20 processors (`--moe-deepep-num-sms`).
+/// Channels of 20 SMs (`--moe-deepep-num-sms`).
 const CHANNELS: u64 = 10;
 /// Bytes of an index, of a number.
 const INDEX: u64 = 8;
