@@ -182,8 +182,8 @@ pub enum MegatronOp {
         /// Whether linear biases are added to the scores by the first matmul, which starts from a copy of them (BLOOM:
         /// bigscience-workshop/Megatron-DeepSpeed@49d21af2, `megatron/model/transformer.py`).
         biased: bool,
-        /// Whether it is run again in backward (`--recompute-granularity selective`).
-        again: bool,
+        /// Whether it is recomputed in backward (`--recompute-granularity selective`).
+        recompute: bool,
     },
     /// A norm of Transformer Engine's. Parameters: weight, bias if any.
     Norm,
@@ -237,8 +237,8 @@ pub enum MegatronOp {
     /// Scores, softmax and context in one kernel, forward and backward (cuDNN's or FlashAttention). Inputs: queries, keys,
     /// values, the mask.
     FlashCore {
-        /// Whether it is run again in backward.
-        again: bool,
+        /// Whether it is recomputed in backward.
+        recompute: bool,
         /// Keys that a query reaches; none: all before it.
         window: Option<u64>,
     },

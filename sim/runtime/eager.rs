@@ -10,7 +10,6 @@
 //! [`crate::model::operators`]. Those of one kernel over memory share theirs ([`simple`]), and need a row alone.
 
 mod accumulator;
-mod again;
 pub mod around;
 mod attention;
 mod autocast;
@@ -55,6 +54,7 @@ mod recompute;
 mod redistribute;
 mod reentrant;
 mod rotary;
+mod selective;
 mod sending;
 mod settings;
 mod shape;

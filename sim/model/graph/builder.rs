@@ -1,6 +1,6 @@
 //! Writes a module's operators down, one after the other.
 
-use super::{Again, Axis, Dims, Graph, Op, OpKind, Param, ParamId, Value, ValueId, order};
+use super::{Axis, Dims, Graph, Op, OpKind, Param, ParamId, Recomputed, Value, ValueId, order};
 use crate::model::operators::Activation;
 use crate::program::DType;
 
@@ -31,7 +31,7 @@ impl GraphBuilder {
             params: vec![],
             output: 0,
             causal: true,
-            again: vec![],
+            recomputed: vec![],
             order: vec![],
         };
         let mut builder = GraphBuilder { graph, compute, beside: false, early: vec![] };
@@ -213,14 +213,14 @@ impl GraphBuilder {
         }
     }
 
-    /// All operators from `first` on run again in backward.
-    pub fn again_from(&mut self, first: usize) {
-        self.graph.again.push(Again { ops: first..self.ops(), until: None });
+    /// All operators from `first` on are recomputed in backward.
+    pub fn recompute_from(&mut self, first: usize) {
+        self.graph.recomputed.push(Recomputed { ops: first..self.ops(), until: None });
     }
 
-    /// These operators do, and their results are let go of now, until backward comes to the latest operator.
+    /// These operators are recomputed in backward, and their results let go of now, until backward comes to the latest operator.
     pub fn let_go_of(&mut self, ops: std::ops::Range<usize>) {
-        self.graph.again.push(Again { ops, until: Some(self.ops() - 1) });
+        self.graph.recomputed.push(Recomputed { ops, until: Some(self.ops() - 1) });
     }
 
     /// What is written runs on a stream beside that of most.

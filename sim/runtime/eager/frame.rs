@@ -30,7 +30,7 @@ pub struct Frame {
     pub(super) holds_input: bool,
     pub(super) recomputed: bool,
     pub(super) halved: Box<Halved>,
-    /// Operators that run again on their own, as the graph lists them.
+    /// Parts that are recomputed on their own, as the graph lists them.
     pub(super) held: Vec<Held>,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct Halved {
     pub(super) nodes: Vec<usize>,
 }
 
-/// Operators that run again, between their forward and their backward.
+/// A part that is recomputed, between its forward and its backward.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Held {
     /// What they read, which the checkpoint holds.

@@ -1,7 +1,7 @@
 //! Rules of InternLM's own operators, forward and backward (InternLM/InternEvo@e1cefaef, v0.1.0; flash-attention 1.0.5).
 //!
 //! Rotary embeddings and the gradient of the logits take the place of what they are computed from. Norms run in fp32 and,
-//! unless the whole block does, run again in backward. Assumed: Apex's norm is one kernel each way.
+//! unless the whole block does, are recomputed in backward. Assumed: Apex's norm is one kernel each way.
 
 use super::frame::{Node, Results};
 use super::{COMPUTE, Eager, Frame, Storage};
@@ -19,8 +19,8 @@ const NUMBER: u64 = 4;
 struct WideNorm {
     /// The residual is added first, and is a result as well.
     adds: bool,
-    /// It runs again in backward.
-    again: bool,
+    /// It is recomputed in backward.
+    recompute: bool,
 }
 
 /// What a norm makes: the sum it is of, if it adds, its input in fp32, the normed, a number for each row.
@@ -35,7 +35,9 @@ impl Eager {
     pub(super) fn internlm(&mut self, graph: &Graph, op: &Op, kind: InternLmOp, frame: &mut Frame, results: Results) {
         match kind {
             InternLmOp::Embed => self.embed_columns(graph, op, frame, results),
-            InternLmOp::Norm { adds, again } => self.wide_norm(graph, op, WideNorm { adds, again }, frame, results),
+            InternLmOp::Norm { adds, recompute } => {
+                self.wide_norm(graph, op, WideNorm { adds, recompute }, frame, results)
+            }
             InternLmOp::Rotate => self.rotate_in_place(graph, op, frame, results),
             InternLmOp::Flash => self.packed_flash(graph, op, frame, results),
             InternLmOp::Loss => self.in_place_loss(graph, op, frame, results),
@@ -45,8 +47,8 @@ impl Eager {
     pub(super) fn internlm_backward(&mut self, node: Node<'_>, kind: InternLmOp, frame: &mut Frame, gradient: Storage) {
         match kind {
             InternLmOp::Embed => self.embed_columns_backward(node, frame, gradient),
-            InternLmOp::Norm { adds, again } => {
-                self.wide_norm_backward(node, WideNorm { adds, again }, frame, gradient);
+            InternLmOp::Norm { adds, recompute } => {
+                self.wide_norm_backward(node, WideNorm { adds, recompute }, frame, gradient);
             }
             InternLmOp::Rotate => self.rotate_in_place_backward(node, frame, gradient),
             InternLmOp::Flash => self.packed_flash_backward(node, frame, gradient),
@@ -110,7 +112,7 @@ impl Eager {
         if let (Some(sum), Some(&value)) = (sum, op.outputs.get(1)) {
             frame.slots[value] = Some(sum);
         }
-        if norm.again {
+        if norm.recompute {
             self.release(rows);
             self.release(wide);
             let held: Vec<Storage> = op.inputs.iter().map(|&input| Self::value(frame, input)).collect();
@@ -129,7 +131,7 @@ impl Eager {
         let (start, end) = Self::saved(frame, index);
         let saved = frame.saved[start..end].to_vec();
         let mut held = vec![];
-        if norm.again {
+        if norm.recompute {
             let before = (self.program.set_pass(Pass::Recompute), self.category);
             self.category = Category::Recompute;
             let Normed { sum, wide, out, rows } = self.run_norm(graph, op, norm.adds);

@@ -10,7 +10,7 @@ use crate::program::{Builder, DType};
 /// A point of a chunk's run at which a training step may have hooks: around its blocks, and around its backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// A block of the chunk is about to run, for the first time or again.
+    /// A block of the chunk is about to run, for the first time or as a recompute.
     Block(u64),
     /// It has run.
     BlockRan(u64),

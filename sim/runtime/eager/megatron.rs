@@ -29,6 +29,7 @@ mod rotary;
 mod routed;
 mod router;
 mod scores;
+pub(super) mod second_run;
 pub mod spread;
 mod tools;
 
@@ -62,7 +63,7 @@ impl Eager {
             MegatronOp::ColumnLinear { .. } => self.column_linear(graph, op, kind, frame, results),
             MegatronOp::RowLinear { .. } => self.row_linear(graph, op, kind, frame, results),
             MegatronOp::EngineLinear { .. } => self.fp8_linear(graph, op, frame, results),
-            MegatronOp::FlashCore { again, .. } => self.flash_core(graph, op, again, frame, results),
+            MegatronOp::FlashCore { recompute, .. } => self.flash_core(graph, op, recompute, frame, results),
             MegatronOp::VocabularyLoss { kernels: CrossEntropy::Compiled } => {
                 self.fused_vocabulary_loss(graph, op, frame, results);
             }
@@ -103,7 +104,7 @@ impl Eager {
             MegatronOp::ColumnLinear { .. } => self.column_linear_backward(node, kind, frame, gradient),
             MegatronOp::RowLinear { .. } => self.row_linear_backward(node, kind, frame, gradient),
             MegatronOp::EngineLinear { .. } => self.fp8_linear_backward(node, frame, gradient),
-            MegatronOp::FlashCore { again, .. } => self.flash_core_backward(node, again, frame, gradient),
+            MegatronOp::FlashCore { recompute, .. } => self.flash_core_backward(node, recompute, frame, gradient),
             MegatronOp::VocabularyLoss { kernels: CrossEntropy::Engine } => {
                 self.engine_vocabulary_loss_backward(node, frame, gradient);
             }

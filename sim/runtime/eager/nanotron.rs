@@ -48,8 +48,8 @@ impl Linear {
 impl Eager {
     pub(super) fn nanotron(&mut self, graph: &Graph, op: &Op, kind: NanotronOp, frame: &mut Frame, results: Results) {
         match kind {
-            NanotronOp::Column { inputs, outputs, again } => {
-                self.column(graph, op, Linear::of(graph, op, inputs, outputs), again, frame, results);
+            NanotronOp::Column { inputs, outputs, regather } => {
+                self.column(graph, op, Linear::of(graph, op, inputs, outputs), regather, frame, results);
             }
             NanotronOp::Row { inputs, outputs } => {
                 self.row(graph, op, Linear::of(graph, op, inputs, outputs), frame, results)
@@ -63,9 +63,9 @@ impl Eager {
     pub(super) fn nanotron_backward(&mut self, node: Node<'_>, kind: NanotronOp, frame: &mut Frame, gradient: Storage) {
         let Node { graph, op, .. } = node;
         match kind {
-            NanotronOp::Column { inputs, outputs, again } => {
+            NanotronOp::Column { inputs, outputs, regather } => {
                 let linear = Linear::of(graph, op, inputs, outputs);
-                self.column_backward(node, linear, again, frame, gradient);
+                self.column_backward(node, linear, regather, frame, gradient);
             }
             NanotronOp::Row { inputs, outputs } => {
                 self.row_backward(node, Linear::of(graph, op, inputs, outputs), frame, gradient);
@@ -76,12 +76,12 @@ impl Eager {
         }
     }
 
-    fn column(&mut self, graph: &Graph, op: &Op, linear: Linear, again: bool, frame: &mut Frame, results: Results) {
+    fn column(&mut self, graph: &Graph, op: &Op, linear: Linear, regather: bool, frame: &mut Frame, results: Results) {
         let dispatch = self.settings.forward;
         let whole = linear.bytes(linear.tokens, linear.inputs);
         let mut gathered = None;
         if linear.ranks > 1 {
-            gathered = (!again).then(|| self.storage(whole, "all_gather_into_tensor"));
+            gathered = (!regather).then(|| self.storage(whole, "all_gather_into_tensor"));
             self.begin_exchange(Collective::AllGather, whole, linear.dtype);
         }
         let out = self.storage(graph.values[op.outputs[0]].bytes(), "aten.mm");
@@ -101,12 +101,19 @@ impl Eager {
         self.keep(frame, results, &[kept]);
     }
 
-    fn column_backward(&mut self, node: Node<'_>, linear: Linear, again: bool, frame: &mut Frame, gradient: Storage) {
+    fn column_backward(
+        &mut self,
+        node: Node<'_>,
+        linear: Linear,
+        regather: bool,
+        frame: &mut Frame,
+        gradient: Storage,
+    ) {
         let Node { op, index, .. } = node;
         let (dispatch, dtype) = (self.settings.backward, linear.dtype);
         let several = linear.ranks > 1;
         let whole_bytes = linear.bytes(linear.tokens, linear.inputs);
-        if several && again {
+        if several && regather {
             self.begin_exchange(Collective::AllGather, whole_bytes, dtype);
         }
         let whole = self.temporary(whole_bytes, "aten.mm");

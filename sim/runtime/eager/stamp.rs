@@ -67,7 +67,7 @@ impl<R: Blocks> Stamps<R> {
             run.state == state && run.given.iter().zip(&before).all(same)
         };
         if let Some(run) = known.iter().find(alike) {
-            return run.again(eager, Given { storages: given, before: &before });
+            return run.repeat(eager, Given { storages: given, before: &before });
         }
         let (since, live) = (eager.program.so_far(), eager.live());
         let mut result = run(eager);
@@ -133,8 +133,8 @@ impl<R: Blocks> Run<R> {
         Some(Run { state, given, stamp, left, made, result })
     }
 
-    /// Writes it again on other blocks.
-    fn again(&self, eager: &mut Eager, Given { storages: given, before }: Given<'_>) -> R {
+    /// Stamps it on other blocks.
+    fn repeat(&self, eager: &mut Eager, Given { storages: given, before }: Given<'_>) -> R {
         let buffers: Vec<BufferId> = before.iter().map(|block| block.buffer).collect();
         let first = eager.program.again(&self.stamp, &buffers);
         for (&storage, &references) in given.iter().zip(&self.left) {

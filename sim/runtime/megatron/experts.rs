@@ -208,7 +208,7 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
     let overlaps = m.job.runs_shared_beside();
     let shared = params.shared.filter(|_| !overlaps).map(|params| shared(m, xn, (params, experts.shared)));
     if again.shared && shared.is_some() {
-        m.g.again_from(first);
+        m.g.recompute_from(first);
     }
     let scores = match (experts.router.score, experts.router.normalises) {
         (Score::Sigmoid, _) => Scores::Sigmoid,
@@ -278,7 +278,7 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
         m.g.drop_values(&[routed, shared]);
     }
     if again.mixture {
-        m.g.again_from(first);
+        m.g.recompute_from(first);
     }
     if again.norms {
         m.g.let_go_of(norm..norm + 1);

@@ -218,7 +218,7 @@ pub(super) fn head(job: &Job) -> Graph {
         let normed = m.norm(NORM, out, &params.norm);
         m.g.drop_values(&[out]);
         if matches!(job.block.recompute, Recompute::Uniform { .. }) {
-            m.g.again_from(first);
+            m.g.recompute_from(first);
         }
         m.g.drop_values(&[embedded]);
         hidden.push(normed);

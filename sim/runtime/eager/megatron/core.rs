@@ -1,7 +1,7 @@
 //! The unfused core of attention (`megatron/core/transformer/dot_product_attention.py`): scores by a batched matmul, a
 //! scaled and masked softmax, dropout, and a batched matmul with the values; `b·n` matrices of S·S numbers each.
 //!
-//! Kept for backward: queries, keys, values, the softmax, the dropout's mask and what it leaves. Run again in backward
+//! Kept for backward: queries, keys, values, the softmax, the dropout's mask and what it leaves. Recomputed in backward
 //! (`CheckpointFunction`, `core/tensor_parallel/random.py`), only queries, keys and values are.
 
 use super::super::frame::{Node, Results};
@@ -104,14 +104,14 @@ impl Eager {
         frame: &mut Frame,
         results: Results,
     ) {
-        let MegatronOp::Core { again, .. } = kind else { unreachable!("called for cores") };
+        let MegatronOp::Core { recompute, .. } = kind else { unreachable!("called for cores") };
         let sizes = Sizes::of(graph, op, kind);
         let [query, key, value, mask] = [0, 1, 2, 3].map(|at| Self::value(frame, op.inputs[at]));
         let inputs = [query, key, value];
-        let save = results == Results::Save && !again;
+        let save = results == Results::Save && !recompute;
         let (out, kept) = self.core_forward(sizes, inputs, mask, save);
         frame.slots[op.outputs[0]] = Some(out);
-        if again {
+        if recompute {
             let held = [query, key, value, mask].map(|storage| self.retain(storage));
             return self.keep(frame, results, &held);
         }
@@ -203,9 +203,9 @@ impl Eager {
         gradient: Storage,
     ) {
         let Node { graph, op, index } = node;
-        let MegatronOp::Core { again, .. } = kind else { unreachable!("called for cores") };
+        let MegatronOp::Core { recompute, .. } = kind else { unreachable!("called for cores") };
         let sizes = Sizes::of(graph, op, kind);
-        let gradients = if again {
+        let gradients = if recompute {
             let [query, key, value, mask] = Self::saved_by(frame, index);
             let inputs = [query, key, value];
             let before = (self.program.set_pass(Pass::Recompute), self.category);

@@ -84,12 +84,12 @@ impl Eager {
         }
     }
 
-    pub(super) fn flash_core(&mut self, graph: &Graph, op: &Op, again: bool, frame: &mut Frame, results: Results) {
+    pub(super) fn flash_core(&mut self, graph: &Graph, op: &Op, recompute: bool, frame: &mut Frame, results: Results) {
         let [query, key, value, mask] = [0, 1, 2, 3].map(|at| Self::value(frame, op.inputs[at]));
         let read = self.flash_inputs(graph, op, [query, key, value]);
         let (out, kept) = self.flash_results(graph, op, read);
         frame.slots[op.outputs[0]] = Some(out);
-        if results == Results::Save && !again {
+        if results == Results::Save && !recompute {
             for storage in read {
                 self.release(storage);
             }
@@ -102,9 +102,15 @@ impl Eager {
         self.keep(frame, results, &held);
     }
 
-    pub(super) fn flash_core_backward(&mut self, node: Node<'_>, again: bool, frame: &mut Frame, gradient: Storage) {
+    pub(super) fn flash_core_backward(
+        &mut self,
+        node: Node<'_>,
+        recompute: bool,
+        frame: &mut Frame,
+        gradient: Storage,
+    ) {
         let Node { graph, op, index } = node;
-        let results = if again {
+        let results = if recompute {
             let [query, key, value, mask] = Self::saved_by(frame, index);
             let before = (self.program.set_pass(Pass::Recompute), self.category);
             self.category = Category::Recompute;
