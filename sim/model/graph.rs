@@ -191,8 +191,8 @@ pub struct Op {
     pub params: Vec<ParamId>,
     /// Values whose last Python reference goes away after this operator, in order.
     pub drops: Vec<ValueId>,
-    /// Whether it runs on a stream beside that of most.
-    pub beside: bool,
+    /// Whether it runs on a side stream, and overlaps with most others.
+    pub side_stream: bool,
 }
 
 /// The forward of one module.

@@ -9,8 +9,8 @@ use crate::program::DType;
 pub struct GraphBuilder {
     graph: Graph,
     compute: DType,
-    /// Whether operators now run on a stream beside that of most.
-    beside: bool,
+    /// Whether operators now run on a side stream.
+    side_stream: bool,
     /// Operators whose backward comes as early as it can.
     early: Vec<usize>,
 }
@@ -34,7 +34,7 @@ impl GraphBuilder {
             recomputed: vec![],
             order: vec![],
         };
-        let mut builder = GraphBuilder { graph, compute, beside: false, early: vec![] };
+        let mut builder = GraphBuilder { graph, compute, side_stream: false, early: vec![] };
         let value = builder.value_of(input.0, input.1, input.2);
         (builder, value)
     }
@@ -201,8 +201,8 @@ impl GraphBuilder {
         params: &[ParamId],
         outputs: Vec<ValueId>,
     ) {
-        let (inputs, params, beside) = (inputs.to_vec(), params.to_vec(), self.beside);
-        let op = Op { kind, module, inputs, outputs, params, drops: vec![], beside };
+        let (inputs, params, side_stream) = (inputs.to_vec(), params.to_vec(), self.side_stream);
+        let op = Op { kind, module, inputs, outputs, params, drops: vec![], side_stream };
         self.graph.ops.push(op);
     }
 
@@ -223,11 +223,11 @@ impl GraphBuilder {
         self.graph.recomputed.push(Recomputed { ops, until: Some(self.ops() - 1) });
     }
 
-    /// What is written runs on a stream beside that of most.
-    pub fn beside<T>(&mut self, write: impl FnOnce(&mut GraphBuilder) -> T) -> T {
-        let before = std::mem::replace(&mut self.beside, true);
+    /// What is written runs on a side stream.
+    pub fn on_side_stream<T>(&mut self, write: impl FnOnce(&mut GraphBuilder) -> T) -> T {
+        let before = std::mem::replace(&mut self.side_stream, true);
         let made = write(self);
-        self.beside = before;
+        self.side_stream = before;
         made
     }
 

@@ -1,8 +1,8 @@
-//! What operators make beside their named outputs.
+//! What operators make besides their named outputs.
 
 use crate::model::graph::{Dims, Graph};
 
-/// What attention makes beside its output \[B\]: log-sum-exp of every query and head, and random state.
+/// What attention makes besides its output \[B\]: log-sum-exp of every query and head, and random state.
 pub(super) fn attention_state(graph: &Graph, efficient: bool) -> [u64; 3] {
     let d = graph.dims;
     if efficient {

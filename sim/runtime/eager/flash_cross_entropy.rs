@@ -66,7 +66,7 @@ impl Eager {
         frame.saved_end.push(frame.saved.len() as u32);
     }
 
-    /// Backward: the gradient of the logits, beside the logits.
+    /// Backward: the gradient of the logits, while the logits are still there.
     pub(super) fn flash_cross_entropy_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
         let Node { graph, op, index } = node;
         let (logits, tokens, dispatch) = (&graph.values[op.inputs[0]], graph.dims.tokens(), self.settings.backward);

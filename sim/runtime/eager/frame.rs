@@ -106,7 +106,7 @@ pub(super) struct Node<'g> {
     pub(super) index: usize,
 }
 
-/// What becomes of an operator's results beside its output.
+/// What becomes of an operator's results besides its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Results {
     /// Autograd saves what backward needs.

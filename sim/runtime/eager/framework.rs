@@ -104,7 +104,7 @@ pub struct Megatron {
     pub buffers: Option<UserBuffers>,
     /// How rows get to experts, where the model has some.
     pub experts: Option<Experts>,
-    /// The stream of operators that run beside others ([`Op::beside`](crate::model::graph::Op::beside)), where some do.
+    /// The stream of operators that overlap with others ([`Op::side_stream`](crate::model::graph::Op::side_stream)), where some do.
     pub side: Option<SideStream>,
     /// What modules in fp8 know of the step.
     pub fp8: Fp8,
@@ -156,13 +156,13 @@ impl Experts {
     }
 }
 
-/// A stream beside the one at hand.
+/// A stream whose operators overlap with those of the default stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SideStream {
     /// The stream.
     pub stream: StreamId,
     /// Whether a collective that is waited for at once is issued on the stream that waits, as PyTorch does from 2.8 on
-    /// (pytorch/pytorch#150398). With one queue to the device a wait for another stream holds up what runs beside.
+    /// (pytorch/pytorch#150398). With one queue to the device a wait for another stream holds up what would overlap.
     pub in_line: bool,
 }
 

@@ -54,7 +54,7 @@ impl Eager {
         matches!(op.kind, OpKind::RmsNorm { .. }) && !self.settings.fused_rms_norm
     }
 
-    /// A norm in one kernel; what it makes beside its output: so many numbers for each row.
+    /// A norm in one kernel; what it makes besides its output: so many numbers for each row.
     pub(super) fn norm_forward(
         &mut self,
         graph: &Graph,

@@ -215,7 +215,7 @@ impl Eager {
         }
     }
 
-    /// Attention in one kernel; what it makes beside its output.
+    /// Attention in one kernel; what it makes besides its output.
     fn attention_forward(
         &mut self,
         graph: &Graph,

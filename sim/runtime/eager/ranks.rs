@@ -50,9 +50,9 @@ pub const BUFFER_STREAMS: usize = 3;
 pub struct UserBuffers {
     /// The ranks.
     pub group: GroupId,
-    /// The same where exchanges slow the matmuls beside them, which leave no SMs free.
+    /// The same where exchanges slow the matmuls that they overlap with, which leave no SMs free.
     pub slowing: GroupId,
-    /// Whether matmuls beside whole exchanges leave SMs.
+    /// Whether matmuls that overlap with whole exchanges leave SMs.
     pub bulk_margin: bool,
     /// How many.
     pub ranks: u32,

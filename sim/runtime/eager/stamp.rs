@@ -15,7 +15,7 @@ use crate::program::{BufferId, Category, Pass, ScopeId, Stamp, StreamId};
 /// More ways than these to come to the same operators are not told apart: the rest is run.
 const WAYS: usize = 8;
 
-/// What decides, beside the blocks that are given, what operators write.
+/// What decides, apart from the blocks that are given, what operators write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
     scope: ScopeId,
@@ -166,7 +166,7 @@ impl Eager {
         held
     }
 
-    /// What operators read beside their blocks; none while something is under way that they would add to.
+    /// What operators read apart from their blocks; none while something is under way that they would add to.
     fn state(&self) -> Option<State> {
         let megatron = self.framework.megatron()?;
         let at_once = matches!(megatron.weights, WeightGradients::AtOnce) && self.leaves.sums.is_empty();

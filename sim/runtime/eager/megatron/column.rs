@@ -1,8 +1,8 @@
 //! Transformer Engine's `Linear` without a norm before it (`transformer_engine/pytorch/module/linear.py`, 2.9): split on its
 //! rows, or whole on every rank.
 //!
-//! Its input is kept as it is and gathered again in backward, beside the gradient of the input; that is reduced and
-//! scattered beside the gradient of the weight.
+//! Its input is kept as it is and gathered again in backward, overlapped with the gradient of the input; that is reduced
+//! and scattered, overlapped with the gradient of the weight.
 
 use super::super::frame::{Node, Results};
 use super::super::shape::MatmulShape;
@@ -89,7 +89,7 @@ impl Eager {
         self.end_column_backward(node, sizes, frame, gradient, made);
     }
 
-    /// When what was exchanged beside the weight's gradient is there: of the input's gradient, whole, the rank's part is left, and
+    /// When what was exchanged during the weight's gradient is there: of the input's gradient, whole, the rank's part is left, and
     /// both gradients go where they belong.
     pub(super) fn end_column_backward(
         &mut self,

@@ -13,7 +13,7 @@ use crate::program::{Collective, DType, Dispatch, MemoryKind};
 /// Bytes of an index.
 const INDEX: u64 = 8;
 
-/// What an embedding does beside looking words up ([`MegatronOp::Embed`](crate::model::megatron::MegatronOp::Embed)).
+/// What an embedding does besides looking words up ([`MegatronOp::Embed`](crate::model::megatron::MegatronOp::Embed)).
 #[derive(Clone, Copy)]
 pub(super) struct Embed {
     /// Positions are looked up in a table of their own, and added.

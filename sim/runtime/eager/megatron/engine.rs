@@ -114,7 +114,7 @@ impl Eager {
         let out = self.storage(sizes.made(), "te.generic_gemm");
         let product = sizes.forward(self.settings.forward);
         if sizes.overlap {
-            self.gather_beside(product, sizes.whole_input());
+            self.gather_overlapped(product, sizes.whole_input());
         } else {
             self.engine_product(product);
         }
@@ -146,17 +146,17 @@ impl Eager {
         let gathered =
             (sizes.sequence && !sizes.overlap).then(|| self.temporary(sizes.read(), "all_gather_into_tensor"));
         if sizes.sequence {
-            self.begin_beside(sizes, Collective::AllGather, sizes.whole_input());
+            self.begin_overlapped(sizes, Collective::AllGather, sizes.whole_input());
         }
         // Under overlap the gradient of all parts is in a buffer of the exchange.
         let whole = (!sizes.overlap).then(|| self.temporary(sizes.read(), "te.generic_gemm"));
-        self.product_beside(sizes, sizes.data_gradient(dispatch));
+        self.product_overlapped(sizes, sizes.data_gradient(dispatch));
         let value = &graph.values[op.inputs[0]];
         let mut part = None;
         if sizes.sequence {
-            self.end_beside(sizes);
+            self.end_overlapped(sizes);
             part = (!sizes.overlap).then(|| self.temporary(value.bytes(), "reduce_scatter_tensor"));
-            self.begin_beside(sizes, Collective::ReduceScatter, sizes.whole_input());
+            self.begin_overlapped(sizes, Collective::ReduceScatter, sizes.whole_input());
         }
         if sizes.splits && !sizes.sequence {
             self.begin_exchange(Collective::AllReduce, sizes.read(), dtype);
@@ -170,7 +170,7 @@ impl Eager {
             self.release(gathered);
         }
         if sizes.splits {
-            self.end_beside(sizes);
+            self.end_overlapped(sizes);
         }
         let part = part.or_else(|| self.clone_out(sizes, value.bytes()));
         let (result, made) = self.norm_gradients(value, graph.dims.local_tokens(), norms);
@@ -202,7 +202,7 @@ impl Eager {
         }
         let made = (!fused).then(|| self.temporary(sizes.weight(), "te.generic_gemm"));
         let product = Product { shape, dtype: sizes.multiplied(), layout: self.weight_layout(), dispatch };
-        self.product_beside(sizes, product);
+        self.product_overlapped(sizes, product);
         made
     }
 
@@ -277,7 +277,7 @@ impl Eager {
         let result = self.temporary(sizes.read(), "te.generic_gemm");
         let product = sizes.data_gradient(dispatch);
         if sizes.overlap {
-            self.gather_beside(product, sizes.whole_product());
+            self.gather_overlapped(product, sizes.whole_product());
         } else {
             self.engine_product(product);
         }

@@ -221,7 +221,7 @@ impl Eager {
         let out = self.storage(sizes.made(), "te.generic_gemm");
         let product = sizes.forward(self.settings.forward);
         if sizes.overlap {
-            self.gather_beside(product, travels);
+            self.gather_overlapped(product, travels);
         } else {
             self.engine_product(product);
         }
@@ -238,7 +238,7 @@ impl Eager {
     }
 
     /// The gradient of a bias, summed as the gradient of the result is cast and transposed.
-    fn bias_beside_cast(&mut self, tokens: u64, outputs: u64, dtype: DType) -> Storage {
+    fn bias_with_cast(&mut self, tokens: u64, outputs: u64, dtype: DType) -> Storage {
         const NAME: &str = "te.reduce_dbias";
         let written = outputs * dtype.bytes();
         let made = self.temporary(written, NAME);
@@ -261,30 +261,30 @@ impl Eager {
         let (dtype, dispatch) = (sizes.dtype, self.settings.backward);
         let mut held = self.quantised(Wide::own(sizes.made(), dtype), Copies::Both, recipe);
         let sum = (bias == Bias::Added).then(|| match recipe {
-            Fp8Recipe::Delayed => self.bias_beside_cast(sizes.tokens, sizes.outputs, sizes.dtype),
+            Fp8Recipe::Delayed => self.bias_with_cast(sizes.tokens, sizes.outputs, sizes.dtype),
             _ => self.sum_rows(sizes.tokens, sizes.outputs, dtype),
         });
         let travels = Self::travels(sizes.read(), dtype, recipe);
         let gathered =
             (sizes.sequence && !sizes.overlap).then(|| self.temporary(travels.bytes, "all_gather_into_tensor"));
         if sizes.sequence {
-            self.begin_beside(sizes, Collective::AllGather, travels);
+            self.begin_overlapped(sizes, Collective::AllGather, travels);
         }
         let whole = (!sizes.overlap).then(|| self.temporary(sizes.read(), "te.generic_gemm"));
-        self.product_beside(sizes, sizes.data_gradient(dispatch));
+        self.product_overlapped(sizes, sizes.data_gradient(dispatch));
         let value = &graph.values[op.inputs[0]];
         let mut part = None;
         if sizes.sequence {
-            self.end_beside(sizes);
+            self.end_overlapped(sizes);
             match gathered {
                 // In bulk what is scattered is given to the next matmul's call.
                 None => {
                     held.push(self.transposed(travels.bytes));
-                    self.begin_beside(sizes, Collective::ReduceScatter, sizes.whole_input());
+                    self.begin_overlapped(sizes, Collective::ReduceScatter, sizes.whole_input());
                 }
                 Some(gathered) => {
                     part = Some(self.temporary(value.bytes(), "reduce_scatter_tensor"));
-                    self.begin_beside(sizes, Collective::ReduceScatter, sizes.whole_input());
+                    self.begin_overlapped(sizes, Collective::ReduceScatter, sizes.whole_input());
                     held.extend(self.turn_gathered(gathered, travels.bytes, recipe));
                 }
             }
@@ -299,7 +299,7 @@ impl Eager {
             self.release(storage);
         }
         if sizes.splits {
-            self.end_beside(sizes);
+            self.end_overlapped(sizes);
         }
         let part = part.or_else(|| self.clone_out(sizes, value.bytes()));
         let (result, made) = self.norm_gradients(value, graph.dims.local_tokens(), norms);
@@ -387,7 +387,7 @@ impl Eager {
         let result = self.temporary(sizes.read(), "te.generic_gemm");
         let product = sizes.data_gradient(dispatch);
         if sizes.overlap {
-            self.gather_beside(product, travels);
+            self.gather_overlapped(product, travels);
             held.push(self.transposed(travels.bytes));
         } else {
             self.engine_product(product);

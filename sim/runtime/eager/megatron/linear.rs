@@ -1,5 +1,5 @@
 //! `LinearWithGradAccumulationAndAsyncCommunication` (`megatron/core/tensor_parallel/layers.py`): a linear that
-//! exchanges its input and its input's gradient with the tensor-parallel ranks, beside the other matmul where it can.
+//! exchanges its input and its input's gradient with the tensor-parallel ranks, overlapped with the other matmul where it can.
 //!
 //! Under sequence parallelism the parts of the input are gathered into a buffer that all linears share (`"mpu"` of
 //! `GlobalMemoryBuffer`); only the rank's own part is saved, and gathered once more in backward.
@@ -97,7 +97,7 @@ impl Eager {
                 self.begin_exchange(Collective::ReduceScatter, linear.whole(), dtype);
             }
         }
-        // What runs beside the weight's gradient is waited for at once where that comes later.
+        // What would overlap with the weight's gradient is waited for at once where that comes later.
         if later && linear.reads != Reads::Own {
             self.end_exchange();
         }

@@ -1,4 +1,4 @@
-//! What multi-token prediction does beside ordinary modules (`core/transformer/multi_token_prediction.py`, `roll_tensor`,
+//! What multi-token prediction does besides ordinary modules (`core/transformer/multi_token_prediction.py`, `roll_tensor`,
 //! `MTPLossAutoScaler`; `core/tensor_parallel/mappings.py`, 0.16.1).
 
 use super::super::frame::{Node, Results};

@@ -44,9 +44,9 @@ pub(super) struct Sizes {
     pub(super) sequence: bool,
     /// Whether there are several ranks.
     pub(super) splits: bool,
-    /// Whether what is exchanged runs beside matmuls, in buffers of its own.
+    /// Whether what is exchanged overlaps with matmuls, in buffers of its own.
     pub(super) overlap: bool,
-    /// How what is summed is scattered, if beside the matmul.
+    /// How what is summed is scattered, if overlapped with the matmul.
     pub(super) scatter: Option<Scatter>,
     pub(super) dtype: DType,
     pub(super) fp8: Option<Fp8>,
@@ -100,12 +100,12 @@ impl Sizes {
         Exchanged { bytes: self.made(), dtype: self.dtype }
     }
 
-    /// As forward runs: without autograd nothing is gathered beside a matmul.
+    /// As forward runs: without autograd no gather overlaps with a matmul.
     pub(super) fn in_pass(self, results: Results) -> Sizes {
         Sizes { overlap: self.overlap && results == Results::Save, ..self }
     }
 
-    /// For a matmul that has no exchange beside it.
+    /// For a matmul that no exchange overlaps with.
     pub(super) fn alone(self) -> Sizes {
         Sizes { overlap: false, ..self }
     }

@@ -66,7 +66,7 @@ pub struct HeadFrame {
     small: Vec<Storage>,
 }
 
-/// What a part of the head hands on, beside that.
+/// What a part of the head hands on, besides that.
 #[derive(Clone, Debug, Default)]
 pub struct HeadResults {
     /// Statistics, one number a token: maximum, sum, the target's logit, and whether another rank has the target.

@@ -3,7 +3,7 @@
 
 use super::super::super::frame::Node;
 use super::super::dispatcher::Selected;
-use super::super::dispatcher::{Beside, Dispatcher, Experts, Routing};
+use super::super::dispatcher::{Dispatcher, Experts, Routing, WriteStage};
 use super::rows::{C, CD, rows, unpermute_to};
 use super::rules::Rules;
 use crate::model::graph::{Axis, Graph, GraphBuilder, Op, ValueId};
@@ -19,7 +19,7 @@ pub(super) const ALLGATHER: Dispatcher = Dispatcher {
     name: "allgather",
     about: "all rows go to all ranks",
     combines: false,
-    beside: false,
+    overlaps_shared: false,
     refuses: |spread| {
         Refusal::first([(
             spread.capacity,
@@ -57,7 +57,7 @@ fn peers(routed: &Routed) -> u64 {
     routed.ranks * routed.tensor
 }
 
-fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, _: Option<Beside<'_>>) -> ValueId {
+fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, _: Option<WriteStage<'_>>) -> ValueId {
     let &Routing { routed, fused, tokens, weights, map, weighs } = routing;
     let (d, compute) = (g.dims().d, g.compute());
     let (all, local) = (routed.tokens * peers(&routed), routed.local);

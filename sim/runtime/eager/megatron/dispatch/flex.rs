@@ -7,7 +7,7 @@
 
 use super::super::super::frame::Node;
 use super::super::dispatcher::Selected;
-use super::super::dispatcher::{Beside, Dispatcher, Experts, Routing, Spread};
+use super::super::dispatcher::{Dispatcher, Experts, Routing, Spread, WriteStage};
 use super::rows::{C, CD, rows, unpermute_to};
 use super::rules::Rules;
 use crate::model::graph::{Axis, Graph, GraphBuilder, Op, ValueId};
@@ -22,7 +22,7 @@ pub(super) const FLEX: Dispatcher = Dispatcher {
     name: "flex",
     about: "DeepEP: a token goes once to every rank on which it has an expert",
     combines: true,
-    beside: false,
+    overlaps_shared: false,
     refuses,
     write,
     shared_buffer: |_, _| 0,
@@ -84,12 +84,12 @@ fn arrived(routed: &Routed) -> u64 {
     (mean * routed.received as f64 / routed.sent.max(1) as f64).min(most).round() as u64
 }
 
-fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, _: Option<Beside<'_>>) -> ValueId {
+fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, _: Option<WriteStage<'_>>) -> ValueId {
     let &Routing { routed, fused, tokens, weights, map, .. } = routing;
     let (d, compute) = (g.dims().d, g.compute());
     let (came, local, chosen) = (arrived(&routed), routed.local, routed.tokens * routed.top_k);
     let own = |step| RoutedOp::Own { step, routed };
-    // Weights and, beside them, numbers of experts.
+    // Weights, and numbers of experts.
     let choice = rows(g, own(CHOOSE), &[weights], ("choice_C", C, chosen), DType::Fp32);
     let got = rows(g, own(DISPATCH), &[tokens, choice], ("got_CD", CD, came * d), compute);
     let of_got = rows(g, own(SPREAD), &[choice, got], ("weights_SBE", SBE, came * local), DType::Fp32);

@@ -75,7 +75,7 @@ impl Eager {
         let before = self.program.set_pass(Pass::Backward);
         let held = self.quantised(whole, Copies::Both, Fp8Recipe::Delayed);
         self.program.set_pass(before);
-        let bias = op.params.get(1).map(|&param| (param, self.bias_beside_cast(tokens, outputs, dtype)));
+        let bias = op.params.get(1).map(|&param| (param, self.bias_with_cast(tokens, outputs, dtype)));
         let result = self.temporary(tokens * inputs * dtype.bytes(), "te.generic_gemm");
         self.engine_matmul(
             MatmulShape { m: tokens, n: inputs, k: outputs },

@@ -1,4 +1,4 @@
-//! Operators of a graph on a stream beside the default one (`torch.cuda.stream`), and what waits for them.
+//! Operators of a graph on a side stream (`torch.cuda.stream`), and what waits for them.
 //!
 //! Forward: an operator that reads what another stream has made waits for that stream. Backward runs each operator on the
 //! stream of its forward; a gradient from another stream is waited for when the operator it reaches begins, by the event that
@@ -11,7 +11,7 @@ use crate::model::graph::{Graph, Op};
 use crate::program::{Dispatch, StreamId};
 
 impl Eager {
-    /// The stream of operators that run beside others, where some do.
+    /// The side stream, where some operators run on one.
     fn side(&self) -> Option<StreamId> {
         self.framework.megatron().and_then(|megatron| megatron.side).map(|side| side.stream)
     }
@@ -22,7 +22,7 @@ impl Eager {
     }
 
     fn stream_of(&self, op: &Op) -> StreamId {
-        if op.beside { self.side().unwrap_or(self.stream) } else { self.stream }
+        if op.side_stream { self.side().unwrap_or(self.stream) } else { self.stream }
     }
 
     /// One operator on its stream, behind what it reads.
@@ -37,10 +37,10 @@ impl Eager {
     ) {
         let before = self.stream;
         if !graph.order.is_empty()
-            && let Some(beside) = self.side()
+            && let Some(side) = self.side()
         {
             if op.inputs.iter().any(|&input| graph.comes_from_elsewhere(op, input)) {
-                let (reads, made) = if op.beside { (beside, before) } else { (before, beside) };
+                let (reads, made) = if op.side_stream { (side, before) } else { (before, side) };
                 self.program.wait_stream(reads, made);
             }
             self.stream = self.stream_of(op);
@@ -72,10 +72,10 @@ impl Eager {
 
     /// What a parameter does with a gradient that has been made on the stream at hand.
     pub(super) fn on_the_default_stream(&mut self, take: impl FnOnce(&mut Eager)) {
-        let Some(beside) = self.side().filter(|&beside| beside == self.stream) else { return take(self) };
-        self.program.wait_stream(COMPUTE, beside);
+        let Some(side) = self.side().filter(|&side| side == self.stream) else { return take(self) };
+        self.program.wait_stream(COMPUTE, side);
         self.stream = COMPUTE;
         take(self);
-        self.stream = beside;
+        self.stream = side;
     }
 }
