@@ -76,8 +76,8 @@ pub use frame::Frame;
 pub use halves::Named;
 pub use keep::{Keep, Saved, SavedOps};
 pub use megatron::{
-    Context, DISPATCHERS, Dispatcher, Heads, Later, Parts, Ring, Routing, Spread, Stage, WAYS, Way, crosses, fp8,
-    spread,
+    Context, DISPATCHERS, Dispatcher, ExpertParallel, Heads, Later, Parts, Ring, Routing, Stage, WAYS, Way, crosses,
+    fp8, vocabulary_parallel,
 };
 pub use params::{ParamMap, Shared};
 pub use ranks::{BUFFER_STREAMS, ExpertRanks, Maxima, TensorGroup, Ulysses, UserBuffers};

@@ -30,12 +30,12 @@ mod routed;
 mod router;
 mod scores;
 pub(super) mod second_run;
-pub mod spread;
 mod tools;
+pub mod vocabulary_parallel;
 
 pub use context::{Context, Heads, Parts, Ring, WAYS, Way};
 pub use dispatch::{DISPATCHERS, crosses};
-pub use dispatcher::{Dispatcher, Routing, Spread, Stage};
+pub use dispatcher::{Dispatcher, ExpertParallel, Routing, Stage};
 pub use left::Later;
 
 use embedding::Embed;

@@ -12,7 +12,7 @@ use crate::model::megatron::{MegatronOp, Reads, Routed, RoutedOp};
 use crate::model::{Activation, FeedForward};
 use crate::program::DType;
 use crate::runtime::Refusal;
-use crate::runtime::eager::{Routing, Spread, Stage};
+use crate::runtime::eager::{ExpertParallel, Routing, Stage};
 
 const LBD: &[Axis] = &[Axis::L, Axis::B, Axis::D];
 const SBD: &[Axis] = &[Axis::S, Axis::B, Axis::D];
@@ -126,8 +126,8 @@ pub(super) fn refuses(job: &Job) -> Option<Refusal> {
             .on("tensor_parallel.sequence"),
         ),
     ];
-    let spread = |capacity| Spread { ranks: mesh.ep, tensor: mesh.etp, capacity };
-    let dispatcher = || job.mixture.and_then(|run| (run.dispatcher.refuses)(spread(run.capacity.is_some())));
+    let parallel = |capacity| ExpertParallel { ranks: mesh.ep, tensor: mesh.etp, capacity };
+    let dispatcher = || job.mixture.and_then(|run| (run.dispatcher.refuses)(parallel(run.capacity.is_some())));
     Refusal::first(cases).or_else(dispatcher)
 }
 

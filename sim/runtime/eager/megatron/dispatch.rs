@@ -45,7 +45,7 @@ pub fn crosses(kind: RoutedOp) -> bool {
         | RoutedOp::Select { .. }
         | RoutedOp::Permute { .. }
         | RoutedOp::Collect
-        | RoutedOp::Spread
+        | RoutedOp::Scatter
         | RoutedOp::Sort { .. }
         | RoutedOp::Grouped { .. }
         | RoutedOp::Fill
