@@ -73,11 +73,11 @@ mod vocabulary;
 pub(super) use attention::attention_shape;
 pub use blocks::Blocks;
 pub use frame::Frame;
-pub use halves::Named;
+pub use halves::LoopVariables;
 pub use keep::{Keep, Saved, SavedOps};
 pub use megatron::{
-    Context, DISPATCHERS, Dispatcher, ExpertParallel, Heads, Later, Parts, Ring, Routing, Stage, WAYS, Way, crosses,
-    fp8, vocabulary_parallel,
+    Context, DISPATCHERS, Dispatcher, ExpertParallel, Heads, Later, Parts, Ring, Routing, Stage, WAYS, Way,
+    exchanges_rows, fp8, vocabulary_parallel,
 };
 pub use params::{ParamMap, Shared};
 pub use ranks::{BUFFER_STREAMS, ExpertRanks, Maxima, TensorGroup, Ulysses, UserBuffers};

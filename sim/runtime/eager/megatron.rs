@@ -34,7 +34,7 @@ mod tools;
 pub mod vocabulary_parallel;
 
 pub use context::{Context, Heads, Parts, Ring, WAYS, Way};
-pub use dispatch::{DISPATCHERS, crosses};
+pub use dispatch::{DISPATCHERS, exchanges_rows};
 pub use dispatcher::{Dispatcher, ExpertParallel, Routing, Stage};
 pub use left::Later;
 

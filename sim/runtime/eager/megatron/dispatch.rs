@@ -36,10 +36,10 @@ pub(super) fn rules(dispatcher: &Dispatcher) -> Rules {
 }
 
 /// Whether an operator takes rows, or their weights, from rank to rank.
-pub fn crosses(kind: RoutedOp) -> bool {
+pub fn exchanges_rows(kind: RoutedOp) -> bool {
     match kind {
         RoutedOp::Exchange => true,
-        RoutedOp::Own { step, .. } => flex::crosses(step),
+        RoutedOp::Own { step, .. } => flex::exchanges_rows(step),
         RoutedOp::Route { .. }
         | RoutedOp::Count { .. }
         | RoutedOp::Select { .. }

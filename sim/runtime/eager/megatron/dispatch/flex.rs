@@ -53,7 +53,7 @@ const INDEX: u64 = 8;
 const NUMBER: u64 = 4;
 
 /// Whether a step takes rows from rank to rank.
-pub(super) fn crosses(step: &str) -> bool {
+pub(super) fn exchanges_rows(step: &str) -> bool {
     [DISPATCH, COMBINE].contains(&step)
 }
 
