@@ -56,7 +56,7 @@ impl Eager {
         }
     }
 
-    /// Each rank has some columns of the table; their rows are gathered into blocks of their own and laid side by side.
+    /// Each rank has some columns of the table; their rows are gathered into storages of their own and laid side by side.
     fn embed_columns(&mut self, graph: &Graph, op: &Op, frame: &mut Frame, results: Results) {
         let (value, ranks, dispatch) = (&graph.values[op.outputs[0]], graph.dims.tensor.ranks, self.settings.forward);
         let (whole, tokens) = (value.bytes(), graph.dims.tokens());

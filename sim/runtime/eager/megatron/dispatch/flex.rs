@@ -113,7 +113,7 @@ fn exchange(eager: &mut Eager, routed: &Routed, way: Way, row: u64) {
     eager.expert_exchange(|ranks| ranks.counts, kind, routed.tokens * row, DType::Bf16);
 }
 
-/// A block of the pool of DeepEP's stream.
+/// A storage of the pool of DeepEP's stream.
 fn taken(eager: &mut Eager, bytes: u64) -> Storage {
     let stream = eager.ranks_of_experts().and_then(|ranks| ranks.counts).map_or(COMPUTE, |(_, stream)| stream);
     eager.storage_on(stream, bytes, Category::Activation, "deep_ep")
