@@ -10,7 +10,7 @@ mod rotation;
 
 pub use rotation::{Method, Rotate, Rotation};
 
-use super::eager::{COMPUTE, Eager, MatmulShape, ParamMap, Storage, attention_shape};
+use super::eager::{COMPUTE, Eager, Exchanged, MatmulShape, ParamMap, Storage, attention_shape};
 use crate::model::fuse::{Compiled, Kernel, Launch, TensorId};
 use crate::model::graph::Graph;
 use crate::program::{Category, Dispatch, Pass, Work};
@@ -154,10 +154,10 @@ impl Eager {
         }
         match kernel.launch {
             Launch::GatherMatmuls { ref works, bytes, dtype, keeps } => {
-                self.gather_matmuls(kernel.name, works, (bytes, dtype, keeps), dispatch);
+                self.gather_matmuls(kernel.name, works, Exchanged { bytes, dtype }, keeps, dispatch);
             }
             Launch::MatmulScatter { work, bytes, dtype } => {
-                self.matmul_scatter(kernel.name, work, (bytes, dtype), dispatch);
+                self.matmul_scatter(kernel.name, work, Exchanged { bytes, dtype }, dispatch);
             }
             Launch::Matmul(Work::Matmul { m, n, k, dtype, layout }) => {
                 self.matmul(kernel.name, MatmulShape { m, n, k }, dtype, layout, dispatch);

@@ -83,7 +83,7 @@ pub use params::{ParamMap, Shared};
 pub use ranks::{BUFFER_STREAMS, ExpertRanks, Maxima, TensorGroup, Ulysses, UserBuffers};
 pub use reentrant::Reentrant;
 pub use settings::{LayerNorm, Mode, Settings};
-pub(super) use shape::MatmulShape;
+pub(super) use shape::{Exchanged, MatmulShape};
 pub use stamp::Stamps;
 pub use state::{DeepSpeed, Eager, FrameworkState};
 pub use storage::{COMPUTE, Storage};

@@ -10,7 +10,7 @@
 //! matmuls' SMs in truth), and barriers between ranks nothing.
 
 use crate::program::{Collective, Comm, DType, Dispatch, MemoryKind, Work};
-use crate::runtime::eager::{COMPUTE, Eager, TensorGroup};
+use crate::runtime::eager::{COMPUTE, Eager, Exchanged, TensorGroup};
 use crate::units::Bytes;
 
 /// The rows of one of `parts` parts of a matmul.
@@ -36,7 +36,8 @@ impl Eager {
         &mut self,
         name: &'static str,
         works: &[Work],
-        (bytes, dtype, keeps): (u64, DType, bool),
+        Exchanged { bytes, dtype }: Exchanged,
+        keeps: bool,
         dispatch: Dispatch,
     ) {
         let Some(tensor) = self.framework.tensor() else { return };
@@ -63,7 +64,7 @@ impl Eager {
         &mut self,
         name: &'static str,
         work: Work,
-        (bytes, dtype): (u64, DType),
+        Exchanged { bytes, dtype }: Exchanged,
         dispatch: Dispatch,
     ) {
         let Some(tensor) = self.framework.tensor() else { return };

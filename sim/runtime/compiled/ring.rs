@@ -20,7 +20,7 @@ use crate::model::graph::{Graph, Op};
 use crate::program::{
     AttentionShape, Category, Collective, Comm, DType, Direction, Dispatch, MemoryKind, Transfer, Work,
 };
-use crate::runtime::eager::{COMPUTE, Eager, Ring, Storage};
+use crate::runtime::eager::{COMPUTE, Eager, Exchanged, Ring, Storage};
 use crate::units::Bytes;
 
 /// What the rules read off the operator \[B\].
@@ -53,9 +53,19 @@ impl Sizes {
     }
 }
 
+/// A step of the ring.
+#[derive(Clone, Copy)]
+struct Step {
+    /// Keys and values are the rank's own.
+    own: bool,
+    /// Ranks have as much to do as one another.
+    balanced: bool,
+}
+
 /// The work of a step: the rank's own keys and values under the mask, or half of another's without. Unbalanced, the last rank has
 /// the end of the sequence, which sees all that others have.
-fn step_work(graph: &Graph, op: &Op, (own, balanced): (bool, bool), backward: bool) -> Work {
+fn step_work(graph: &Graph, op: &Op, step: Step, backward: bool) -> Work {
+    let Step { own, balanced } = step;
     let d = graph.dims;
     let kv_heads = graph.values[op.inputs[1]].elements / (d.tokens() * d.h);
     let keys = if own || !balanced { d.s } else { d.s / 2 };
@@ -98,7 +108,7 @@ impl Eager {
                 let packed = self.storage(sizes.pair, "aten.cat");
                 self.pointwise("triton_cat", MemoryKind::Copy, sizes.pair, sizes.pair, Dispatch::Compiled);
                 let arrived = self.storage(sizes.pair, "_c10d_functional.all_to_all_single");
-                self.send_on(ring, (sizes.pair, sizes.dtype));
+                self.send_on(ring, Exchanged { bytes: sizes.pair, dtype: sizes.dtype });
                 self.release(packed);
                 Some(arrived)
             }
@@ -130,7 +140,7 @@ impl Eager {
             self.program.launch(
                 COMPUTE,
                 name,
-                step_work(graph, op, (step == 0, rotation.how.balanced), false),
+                step_work(graph, op, Step { own: step == 0, balanced: rotation.how.balanced }, false),
                 dispatch,
             );
             let before = if step == 0 { 0 } else { sizes.wide + sizes.sums };
@@ -166,12 +176,17 @@ impl Eager {
             }
             let made = [sizes.query, if own || !rotation.how.balanced { sizes.pair } else { sizes.pair / 2 }];
             let parts = made.map(|bytes| self.storage_as(bytes, Category::BackwardTemporary, name));
-            self.program.launch(COMPUTE, name, step_work(graph, op, (own, rotation.how.balanced), true), dispatch);
+            self.program.launch(
+                COMPUTE,
+                name,
+                step_work(graph, op, Step { own, balanced: rotation.how.balanced }, true),
+                dispatch,
+            );
             let wide = sizes.wide + sizes.wide_pair;
             let read = made.iter().sum::<u64>() + wide;
             self.pointwise("triton_add", MemoryKind::Elementwise, read, wide, dispatch);
             let arrived = self.storage(sizes.wide_pair, "_c10d_functional.all_to_all_single");
-            self.send_on(ring, (sizes.wide_pair, DType::Fp32));
+            self.send_on(ring, Exchanged { bytes: sizes.wide_pair, dtype: DType::Fp32 });
             for storage in parts.into_iter().chain([std::mem::replace(&mut pair, arrived)]) {
                 self.release(storage);
             }
@@ -187,7 +202,7 @@ impl Eager {
     }
 
     /// Sends to the next rank as much as arrives from the previous one.
-    fn send_on(&mut self, ring: Ring, (bytes, dtype): (u64, DType)) {
+    fn send_on(&mut self, ring: Ring, Exchanged { bytes, dtype }: Exchanged) {
         let stream = ring.messages[0];
         let end = |direction, ahead| Transfer { direction, group: ring.group, ahead, bytes: Bytes(bytes), dtype };
         self.program.wait_stream(stream, COMPUTE);

@@ -12,7 +12,7 @@ pub(in crate::runtime) struct MatmulShape {
 
 /// What ranks exchange: so many bytes of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Exchanged {
-    pub(super) bytes: u64,
-    pub(super) dtype: DType,
+pub(in crate::runtime) struct Exchanged {
+    pub(in crate::runtime) bytes: u64,
+    pub(in crate::runtime) dtype: DType,
 }

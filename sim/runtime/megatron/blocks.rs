@@ -3,7 +3,7 @@
 //! Parameters are registered in the order of Megatron's modules: attention's output projection before its input
 //! projection.
 
-use super::builder::{BLD, Modules, PROJ, SS, modules};
+use super::builder::{BLD, Modules, NormAndLinear, PROJ, RowLinear, SS, modules};
 use super::experts;
 use super::job::{Core, Job, Recompute};
 use super::latent;
@@ -95,13 +95,26 @@ pub(super) fn block_of(m: &mut Modules, [x, mask]: [ValueId; 2], (kind, params):
     let [fc1, fc2] = params.dense.as_ref().expect("a block is dense or has experts");
     let (gated, activation, wide) = feed_forward(m);
     let (norm, f) = (m.g.ops(), m.dims.f);
-    let (up, hn) = m.up(("pre_mlp_layernorm", "mlp.linear_fc1"), h1, (&params.norm, fc1), (Bias::Apart, BSF));
+    let (up, hn) = m.up(
+        h1,
+        NormAndLinear {
+            norm: "pre_mlp_layernorm",
+            norm_params: &params.norm,
+            linear: "mlp.linear_fc1",
+            params: fc1,
+            bias: Bias::Apart,
+            shape: BSF,
+        },
+    );
     let first = m.g.ops() - 1;
     m.g.resize(up, m.dims.tokens() * wide);
     let kind = MegatronOp::Activate { activation, gated, fused: m.job.block.fused_activation };
     let active = m.megatron("mlp", kind, &[up], &fc1[1..], ("act_SBF", BSF));
     m.g.drop_values(&[up]);
-    let down = m.row_linear("mlp.linear_fc2", active, (f, fc2), (&[active], false));
+    let down = m.row_linear(
+        active,
+        RowLinear { module: "mlp.linear_fc2", inputs: f, params: fc2, held: &[active], kept: false },
+    );
     if again.feed_forward {
         m.g.recompute_from(first);
     }
@@ -156,10 +169,23 @@ fn plain_attention(
     window: Option<u64>,
 ) -> (ValueId, Vec<ValueId>, Option<usize>) {
     let added = if m.job.model.qkv_bias { Bias::Added } else { Bias::Apart };
-    let (mixed, xn) = m.up(("input_layernorm", "self_attention.linear_qkv"), x, (ln1, qkv), (added, BSQH));
+    let (mixed, xn) = m.up(
+        x,
+        NormAndLinear {
+            norm: "input_layernorm",
+            norm_params: ln1,
+            linear: "self_attention.linear_qkv",
+            params: qkv,
+            bias: added,
+            shape: BSQH,
+        },
+    );
     let (context, mut held) = attention(m, (mixed, mask), (heads, *sinks), window);
     held.extend([mixed, context]);
-    let attended = m.row_linear(PROJ, context, (m.dims.n * m.dims.h, proj), (&held, true));
+    let attended = m.row_linear(
+        context,
+        RowLinear { module: PROJ, inputs: m.dims.n * m.dims.h, params: proj, held: &held, kept: true },
+    );
     (attended, xn, proj.get(1).copied())
 }
 

@@ -34,6 +34,31 @@ pub(super) struct Modules<'a> {
     pub(super) dims: Dims,
 }
 
+/// A norm, and a linear split on its rows that reads it.
+pub(super) struct NormAndLinear<'p> {
+    /// The norm's module.
+    pub(super) norm: &'static str,
+    pub(super) norm_params: &'p [usize],
+    /// The linear's module.
+    pub(super) linear: &'static str,
+    pub(super) params: &'p [usize],
+    pub(super) bias: Bias,
+    /// The result's axes.
+    pub(super) shape: &'static [Axis],
+}
+
+/// A linear split on its columns.
+pub(super) struct RowLinear<'p> {
+    pub(super) module: &'static str,
+    /// Columns of the input.
+    pub(super) inputs: u64,
+    pub(super) params: &'p [usize],
+    /// Values that Python lets go of after it.
+    pub(super) held: &'p [ValueId],
+    /// In fp8 it keeps what it was given, because another does so anyway.
+    pub(super) kept: bool,
+}
+
 impl Modules<'_> {
     pub(super) fn megatron(
         &mut self,
@@ -90,10 +115,8 @@ impl Modules<'_> {
     /// A norm and a linear split on its rows. Also the norm's result, where it is a value of its own.
     pub(super) fn up(
         &mut self,
-        (norm, module): (&'static str, &'static str),
         input: ValueId,
-        (norm_params, params): (&[usize], &[usize]),
-        (bias, shape): (Bias, &'static [Axis]),
+        NormAndLinear { norm, norm_params, linear: module, params, bias, shape }: NormAndLinear<'_>,
     ) -> (ValueId, Vec<ValueId>) {
         let (inputs, outputs) = (self.dims.d, self.g.rows(params[0]));
         if self.engine() {
@@ -116,14 +139,11 @@ impl Modules<'_> {
         self.job.block.implementation == Implementation::TransformerEngine
     }
 
-    /// A linear split on its columns, and the sum over ranks of what it leaves. Python lets go of `held` after it. In fp8 it
-    /// keeps what it was given if that is `kept` by another anyway.
+    /// A linear split on its columns, and the sum over ranks of what it leaves.
     pub(super) fn row_linear(
         &mut self,
-        module: &'static str,
         input: ValueId,
-        (inputs, params): (u64, &[usize]),
-        (held, kept): (&[ValueId], bool),
+        RowLinear { module, inputs, params, held, kept }: RowLinear<'_>,
     ) -> ValueId {
         if self.engine() {
             let fp8 = self.job.matmuls.fp8().map(|fp8| fp8.keeping(kept));

@@ -94,9 +94,11 @@ impl Data {
     /// Parameters of experts that are spread over ranks have buckets of their own, reduced over fewer ranks.
     pub fn new(
         job: &Job,
-        (first_rank, experts): (bool, bool),
+        first_rank: bool,
+        experts: bool,
         chunks: &[Vec<Slot>],
-        (group, stream): (GroupId, StreamId),
+        group: GroupId,
+        stream: StreamId,
     ) -> Data {
         let over = if experts { job.mesh.expert_data() } else { job.mesh.data() };
         let ranks = u64::from(over.size);

@@ -1,7 +1,7 @@
 //! A block's mixture of experts as operators (`core/transformer/moe/moe_layer.py`, `experts.py`, 0.16.1): a router, and
 //! Transformer Engine's grouped linears between a dispatcher's two ways.
 
-use super::builder::Modules;
+use super::builder::{Modules, RowLinear};
 use super::job::{Implementation, Job, Mixture};
 use super::refused::{FP8, FP8_SIZES};
 use crate::model::drawn;
@@ -301,7 +301,7 @@ fn shared(m: &mut Modules, xn: ValueId, ([up, down], wide): ([usize; 2], u64)) -
     let active = m.megatron(SHARED, kind, &[both], &[], ("act_SBF", SBF));
     m.g.resize(active, tokens * width);
     m.g.drop_values(&[both]);
-    m.row_linear(SHARED, active, (width, &[down]), (&[active], false))
+    m.row_linear(active, RowLinear { module: SHARED, inputs: width, params: &[down], held: &[active], kept: false })
 }
 
 /// The same beside a dispatcher, stage by stage: linears exchange nothing, gather and scatter are operators of their own.

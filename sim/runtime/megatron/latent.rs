@@ -2,7 +2,7 @@
 //! `gpt_layer_specs.py` with Transformer Engine): short vectors are made by linears that every tensor-parallel rank has whole,
 //! of its part of the sequence; norms stand in the linears that make heads of them.
 
-use super::builder::{Modules, PROJ};
+use super::builder::{Modules, PROJ, RowLinear};
 use super::job::{Core, Implementation, Job, Recompute};
 use super::refused::{FP8, FP8_SIZES};
 use crate::model::graph::{Axis, OpKind, ValueId};
@@ -205,6 +205,9 @@ pub(super) fn attention(
     }
     let mut held = vec![query, key, v, context, kv];
     held.extend(short);
-    let out = m.row_linear(PROJ, context, (n * value, &[params.proj]), (&held, true));
+    let out = m.row_linear(
+        context,
+        RowLinear { module: PROJ, inputs: n * value, params: &[params.proj], held: &held, kept: true },
+    );
     (out, xn)
 }

@@ -278,10 +278,11 @@ fn wrappers(
     if let (Some(fsdp), [chunk]) = (job.fsdp, chunks) {
         return vec![Rc::new(RefCell::new(Sharded::new(program, (job, fsdp), chunk.params(), groups.data)))];
     }
-    let buckets =
-        |experts: bool, on| -> Shared { Rc::new(RefCell::new(Data::new(job, (first_rank, experts), slots, on))) };
-    let mut data = vec![buckets(false, (groups.data, DATA))];
-    data.extend(groups.expert_data.map(|group| buckets(true, (group, EXPERT_DATA))));
+    let buckets = |experts: bool, group, stream| -> Shared {
+        Rc::new(RefCell::new(Data::new(job, first_rank, experts, slots, group, stream)))
+    };
+    let mut data = vec![buckets(false, groups.data, DATA)];
+    data.extend(groups.expert_data.map(|group| buckets(true, group, EXPERT_DATA)));
     data
 }
 

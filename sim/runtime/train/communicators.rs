@@ -68,13 +68,19 @@ pub(super) fn tensor_axis(program: &mut Builder, job: &Job, streams: usize) -> O
     })
 }
 
-/// Where experts are distributed over neighbours: the ranks that share a part of them and shard it, and the neighbours with the
-/// stream of what they exchange, the first behind FSDP's.
-pub(super) fn expert_groups(
-    program: &mut Builder,
-    job: &Job,
-    streams: usize,
-) -> Option<((u32, GroupId), (GroupId, StreamId))> {
+/// The communicators of experts that are distributed over neighbours.
+#[derive(Clone, Copy)]
+pub(super) struct ExpertGroups {
+    /// The ranks that have the same experts and shard them: how many, and their communicator.
+    pub(super) sharing: (u32, GroupId),
+    /// The neighbours that experts are distributed over.
+    pub(super) neighbours: GroupId,
+    /// The stream of what neighbours exchange, the first behind FSDP's.
+    pub(super) stream: StreamId,
+}
+
+/// The communicators of experts, where they are distributed over neighbours.
+pub(super) fn expert_groups(program: &mut Builder, job: &Job, streams: usize) -> Option<ExpertGroups> {
     let ranks = u32::try_from(job.style.experts.ranks()).unwrap_or(u32::MAX);
     if ranks < 2 || job.model.experts.is_none() {
         return None;
@@ -83,5 +89,5 @@ pub(super) fn expert_groups(
     let own = program.add_group(Group::new("efsdp", shard, ranks));
     let neighbours = program.add_group(Group::new("ep", ranks, 1));
     let later = usize::from(job.context > 1) + usize::from(job.tensor.splits());
-    Some(((shard, own), (neighbours, StreamId((streams - 1 - later) as u8))))
+    Some(ExpertGroups { sharing: (shard, own), neighbours, stream: StreamId((streams - 1 - later) as u8) })
 }

@@ -86,7 +86,7 @@ impl<'j> Training<'j> {
         let ring = context_ring(&mut program, job, streams.len());
         let graphs = graphs(job);
         let layout = layout(job, &graphs, &parts);
-        let expert = expert_groups(&mut program, job, streams.len());
+        let experts = expert_groups(&mut program, job, streams.len());
         let step_at_once = job.step_in_backward.then(|| {
             let over = (job.fsdp.shard, communicators.shard);
             let params = layout.params.iter().map(|param| param.stepped(over)).collect();
@@ -95,7 +95,7 @@ impl<'j> Training<'j> {
         let torch = Torch {
             tensor,
             context: ring,
-            experts: expert.map(|(_, (group, stream))| ExpertAxis::new(group, stream)),
+            experts: experts.map(|experts| ExpertAxis::new(experts.neighbours, experts.stream)),
             step_at_once,
             inputs_only: false,
         };
@@ -108,7 +108,7 @@ impl<'j> Training<'j> {
         let run = if job.fsdp.version == Version::Unsharded {
             Run::unsharded(eager, &job.fsdp, &layout.params, communicators)
         } else {
-            let own = expert.map(|(own, _)| own);
+            let own = experts.map(|experts| experts.sharing);
             let mut all = vec![];
             let (graphs, layout, scopes) = (&graphs, &layout, &scopes);
             let units = |part| Maker { job, graphs, layout, part, scopes, own }.groups(&mut all);
