@@ -11,8 +11,8 @@ use windtunnel::runtime::eager::framework::Megatron;
 use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
 use windtunnel::runtime::eager::{Eager, FrameworkState, LayerNorm, TensorGroup};
 use windtunnel::runtime::megatron::{
-    self, Again, Block, Chunk, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Job, Loader, Matmuls,
-    Mesh, Optimizer, Overlap, Pipeline, Recompute, Sharing,
+    self, Again, Block, Chunk, Core, CrossEntropy, Ends, Engine, Fp8Recipe, Gradients, Implementation, Job, Loader,
+    Matmuls, Mesh, Optimizer, Overlap, Pipeline, Recompute, Sharing,
 };
 use windtunnel::schedule::find;
 
@@ -150,7 +150,7 @@ fn kept(job: &Job, layers: u64) -> u64 {
     let mut program = Builder::new(job.mesh.ranks(), &["compute", "tp"]);
     let group = program.add_group(job.mesh.tensor());
     program.section(Section::Step);
-    let chunk = Chunk::new(job, false, false, 0..layers, 0);
+    let chunk = Chunk::new(job, Ends::NONE, 0..layers, 0);
     let mut megatron = Box::new(Megatron::new(MainGradients::new(DType::Fp32, true, Box::new(Nothing))));
     if job.mesh.tp > 1 {
         megatron.tensor = Some(TensorGroup { group, ranks: 2, stream: StreamId(1) });

@@ -6,7 +6,7 @@ use windtunnel::program::{Builder, Category, DType, Instr, MatmulLayout, Program
 use windtunnel::runtime::eager::framework::{Megatron, WeightGradients};
 use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
 use windtunnel::runtime::eager::{Eager, FrameworkState};
-use windtunnel::runtime::megatron::Chunk;
+use windtunnel::runtime::megatron::{Chunk, Ends};
 use windtunnel::scenario::predict;
 use windtunnel::scenario::predict::{Prediction, Settings};
 
@@ -106,7 +106,7 @@ fn inputs_and_output_gradients_of_all_linears_are_held_until_the_weights_gradien
     let job = make::parse(&with("ZB-H1")).job;
     let job = job.split().expect("a job of Megatron's");
     let after = |weights: bool| {
-        let chunk = Chunk::new(job, false, false, 0..3, 0);
+        let chunk = Chunk::new(job, Ends::NONE, 0..3, 0);
         let megatron = Box::new(Megatron::new(MainGradients::new(DType::Fp32, true, Box::new(Nothing))));
         let framework = FrameworkState::Megatron(megatron);
         let mut eager = Eager::new(Builder::new(1, &["compute"]), job.eager(), chunk.params().len(), framework);

@@ -44,6 +44,7 @@ mod vocabulary;
 
 pub use super::eager::DISPATCHERS;
 pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
+pub use ends::Ends;
 pub use fsdp::{has_no_use_for_buckets, unfit, unit_size};
 pub use job::{
     Again, Block, Core, CrossEntropy, CudaGraphs, Dispatcher, Engine, Fp8Recipe, Fsdp, Gradients, Implementation, Job,

@@ -12,7 +12,7 @@ use crate::program::builder::Section;
 use crate::program::{Budget, Builder, Category, Dispatch, Mark, Pass, Program};
 use crate::runtime::eager::framework::InternEvo;
 use crate::runtime::eager::{COMPUTE, Eager, FrameworkState, Storage, TensorGroup};
-use crate::runtime::megatron::{Chunk, LossReport};
+use crate::runtime::megatron::{Chunk, Ends, LossReport};
 use crate::units::Bytes;
 
 /// The program of the rank that owns most.
@@ -20,7 +20,7 @@ pub(super) fn program(job: &Job, budget: &Budget) -> Program {
     let split = &job.split;
     let mut program = Builder::within(budget, split.mesh.ranks(), &STREAMS);
     let groups = Groups::new(&mut program, job);
-    let chunk = Chunk::of(&MODULES, split, (true, true), 0..split.model.layers, 0);
+    let chunk = Chunk::of(&MODULES, split, Ends::BOTH, 0..split.model.layers, 0);
     let sizes: Vec<u64> = chunk.params().iter().map(|param| param.elements).collect();
     let owners = Owners::of(&sizes, job.zero1);
     let own = owners.params[owners.largest()].clone();

@@ -14,7 +14,7 @@ pub use frame::{ChunkFrame, LossReport};
 
 use super::batch::{Batch, Reading};
 use super::builder;
-use super::ends::MODULES;
+use super::ends::{Ends, MODULES};
 use super::experts;
 use super::job::{Core, CudaGraphs, Fp8Recipe, Implementation, Job, Loader, Recompute, Strategy};
 use super::latent;
@@ -108,17 +108,16 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// A chunk of the model's blocks `layers`, with the embedding if it is the `first` of the model and the head if it is the `last`.
-    /// Parameters are numbered from `first_param`, in the order of Megatron's modules.
-    pub fn new(job: &Job, first: bool, last: bool, layers: Range<u64>, first_param: usize) -> Chunk {
-        Chunk::of(&MODULES, job, (first, last), layers, first_param)
+    /// A chunk of the model's blocks `layers`, with its `ends`. Parameters are numbered from `first_param`, in the order of Megatron's modules.
+    pub fn new(job: &Job, ends: Ends, layers: Range<u64>, first_param: usize) -> Chunk {
+        Chunk::of(&MODULES, job, ends, layers, first_param)
     }
 
     /// A chunk made of a framework's own modules.
     pub fn of(
         modules: &Modules,
         job: &Job,
-        (first, last): (bool, bool),
+        Ends { first, last }: Ends,
         layers: Range<u64>,
         first_param: usize,
     ) -> Chunk {

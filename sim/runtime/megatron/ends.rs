@@ -11,6 +11,22 @@ use crate::model::graph::{Axis, Graph, OpKind};
 use crate::model::megatron::MegatronOp;
 use crate::program::DType;
 
+/// Which ends of the model a chunk has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// It is the model's first, with the embedding.
+    pub first: bool,
+    /// It is the model's last, with the head.
+    pub last: bool,
+}
+
+impl Ends {
+    /// A chunk that is the whole model.
+    pub const BOTH: Ends = Ends { first: true, last: true };
+    /// A chunk of blocks alone.
+    pub const NONE: Ends = Ends { first: false, last: false };
+}
+
 /// Megatron-Core's own.
 pub(super) const MODULES: Modules = Modules { embedding, block, head };
 

@@ -34,6 +34,7 @@ pub use refuses::unfit;
 
 use super::buckets::Slot;
 use super::chunk::{Chunk, ChunkParam};
+use super::ends::Ends;
 use super::job::{Fsdp, Job, Strategy};
 use super::replicas::Replicas;
 use crate::program::{Builder, Category, DType, Dispatch, GroupId, MemoryKind, Work};
@@ -133,7 +134,7 @@ fn rules(job: &Job, fsdp: Fsdp) -> Rules {
 /// `suggested_communication_unit_size` where a file leaves it open: two units, or a bucket, but never less than 1,000,000,000
 /// elements: the code calls that a cap, and takes the larger of the two.
 pub fn unit_size(job: &Job, strategy: Strategy) -> u64 {
-    let chunk = Chunk::new(job, true, true, 0..job.model.layers, 0);
+    let chunk = Chunk::new(job, Ends::BOTH, 0..job.model.layers, 0);
     let units: u64 = chunk.params().iter().filter(|param| param.block.is_some()).map(|param| param.elements).sum();
     let size = match strategy {
         Strategy::Parameters => units / job.model.layers.max(1) * 2,
@@ -145,7 +146,7 @@ pub fn unit_size(job: &Job, strategy: Strategy) -> u64 {
 /// Whether gradients may be reduced in buckets of so many elements, or not, with the same result: no bucket closes a group
 /// before its last parameter, and none is more than what may wait.
 pub fn has_no_use_for_buckets(job: &Job, fsdp: Fsdp, bucket: u64) -> bool {
-    let members = members(Chunk::new(job, true, true, 0..job.model.layers, 0).params(), fsdp);
+    let members = members(Chunk::new(job, Ends::BOTH, 0..job.model.layers, 0).params(), fsdp);
     let cut = |bucket| cut::cut(&members, Rules { bucket, ..rules(job, fsdp) });
     bucket <= LEAST_UNIT && cut(Some(bucket)) == cut(None)
 }

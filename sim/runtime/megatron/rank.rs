@@ -9,7 +9,7 @@ use super::buckets::Slot;
 use super::chunk::{Chunk, ChunkParam};
 use super::counts::Counts;
 use super::data::Data;
-use super::ends::{MODULES, TABLES, WITHOUT_TABLES};
+use super::ends::{Ends, MODULES, TABLES, WITHOUT_TABLES};
 use super::fsdp::Sharded;
 use super::groups::{
     DATA, EXCHANGES, EXPERT_DATA, Groups, MAXIMA, PIPELINE, SHARED, TENSOR, corrects, expert_ranks, sequence, streams,
@@ -48,7 +48,7 @@ impl<'j> Rank<'j> {
             let before: u64 = job.pipeline.layers[..stage].iter().sum();
             let own = before..before + job.pipeline.layers[stage];
             let modules = if spread.is_some() { &WITHOUT_TABLES } else { &MODULES };
-            let chunk = Chunk::of(modules, job, (first, last), own, params);
+            let chunk = Chunk::of(modules, job, Ends { first, last }, own, params);
             params += chunk.params().len();
             scopes.push(program.add_scope(format!("stage {stage}")));
             chunks.push(chunk);
@@ -57,7 +57,10 @@ impl<'j> Rank<'j> {
         if let Some(spread) = spread {
             let tables = [params, params + 1];
             // The head's table is registered before the embedding's.
-            for (name, ends) in [("part of the head", (false, true)), ("part of the embedding", (true, false))] {
+            for (name, ends) in [
+                ("part of the head", Ends { first: false, last: true }),
+                ("part of the embedding", Ends { first: true, last: false }),
+            ] {
                 chunks.push(Chunk::of(&TABLES, job, ends, 0..0, params));
                 params += 1;
                 scopes.push(program.add_scope(name.to_owned()));

@@ -18,7 +18,7 @@ use crate::program::{Budget, Builder, Category, Dispatch, Mark, Pass, Program, S
 use crate::runtime::eager::framework::Nanotron;
 use crate::runtime::eager::main_gradients::ParamHooks;
 use crate::runtime::eager::{COMPUTE, Eager, FrameworkState, Storage, TensorGroup};
-use crate::runtime::megatron::{Chunk, ChunkFrame, LossReport};
+use crate::runtime::megatron::{Chunk, ChunkFrame, Ends, LossReport};
 use crate::runtime::optimizer::Owned;
 use crate::units::Bytes;
 
@@ -70,7 +70,7 @@ impl<'j> Rank<'j> {
         let (first, last) = (rank == 0, rank + 1 == mesh.pp);
         let before: u64 = split.pipeline.layers[..rank as usize].iter().sum();
         let own = before..before + split.pipeline.layers[rank as usize];
-        let chunk = Chunk::of(&modules(job.gathers_again), split, (first, last), own, 0);
+        let chunk = Chunk::of(&modules(job.gathers_again), split, Ends { first, last }, own, 0);
         let params: Vec<Owned> = chunk.params().iter().map(|param| Owned::whole(param.shape, param.role)).collect();
         let sizes: Vec<u64> = params.iter().map(Owned::elements).collect();
         let partial = chunk.params().iter().filter(|param| param.name.contains("norm") && mesh.tp > 1);
