@@ -87,7 +87,8 @@ impl<'j> Training<'j> {
         let graphs = graphs(job);
         let layout = layout(job, &graphs, &parts);
         let experts = expert_groups(&mut program, job, streams.len());
-        let step_at_once = job.step_in_backward.then(|| {
+        let unsharded = job.fsdp.version == Version::Unsharded;
+        let step_at_once = (unsharded && job.step_in_backward).then(|| {
             let over = (job.fsdp.shard, communicators.shard);
             let params = layout.params.iter().map(|param| param.stepped(over)).collect();
             StepAtOnce::new(job.optimizer, scopes.optimizer, params)
@@ -105,7 +106,7 @@ impl<'j> Training<'j> {
         let uses = head.ops.iter().filter(|op| op.params.contains(&weight)).count() + usize::from(job.model.tied_head);
         let shared = Shared { param: layout.head.index(weight), uses: uses as u32, zeroed: true };
         eager.leaves.shared = (uses > 1).then_some(shared).into_iter().collect();
-        let run = if job.fsdp.version == Version::Unsharded {
+        let run = if unsharded {
             Run::unsharded(eager, &job.fsdp, &layout.params, communicators)
         } else {
             let own = experts.map(|experts| experts.sharing);

@@ -197,7 +197,7 @@ impl Eager {
     ) -> Option<Storage> {
         let fused = self.fuses_accumulation();
         let shape = MatmulShape { m: sizes.outputs, n: sizes.inputs, k: sizes.tokens };
-        if fused && self.leaves(Left::Linear(shape, sizes.multiplied()), read) {
+        if fused && self.leave_for_later(Left::Linear(shape, sizes.multiplied()), read) {
             return None;
         }
         let made = (!fused).then(|| self.temporary(sizes.weight(), "te.generic_gemm"));

@@ -72,7 +72,7 @@ impl Eager {
         let weights: Vec<Storage> =
             of_weights.iter().map(|_| self.temporary(sizes.weight(), "te.general_grouped_gemm")).collect();
         let read = frame.saved[Self::saved(frame, index).0];
-        if !self.leaves(Left::Grouped(sizes), &[read, gradient]) {
+        if !self.leave_for_later(Left::Grouped(sizes), &[read, gradient]) {
             self.grouped_matmul(&sizes, self.weight_layout(), dispatch);
         }
         // The matmul's epilogue leaves the gradients of biases.

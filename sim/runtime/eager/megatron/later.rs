@@ -16,7 +16,7 @@ impl Eager {
     }
 
     /// Leaves a module's weight gradients for later, if that is asked for, and holds what they are made of.
-    pub(super) fn leaves(&mut self, left: Left, held: &[Storage]) -> bool {
+    pub(super) fn leave_for_later(&mut self, left: Left, held: &[Storage]) -> bool {
         if self.delayed().is_none() {
             return false;
         }

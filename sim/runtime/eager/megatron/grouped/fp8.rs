@@ -85,7 +85,7 @@ impl Eager {
         if fp8.original {
             read = self.split_quantise(sizes, sizes.inputs, Copies::Both, fp8.recipe).concat();
         }
-        if !self.leaves(Left::Grouped(*sizes), &[read.clone(), of_result[1].clone()].concat()) {
+        if !self.leave_for_later(Left::Grouped(*sizes), &[read.clone(), of_result[1].clone()].concat()) {
             self.grouped_matmul(sizes, self.weight_layout(), dispatch);
         }
         // What was read is emptied as soon as it is multiplied, before the stand-ins that every expert gets for a gradient
