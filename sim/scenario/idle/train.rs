@@ -108,6 +108,16 @@ pub(super) const RULES: &[Rule<Job>] = &[
         |plan| plan.runtime == SINGLE_DEVICE,
         "one device reduces no gradients",
     ),
+    Rule(
+        &["batch.all_reduce_every_micro_batch"],
+        |plan| plan.job.fsdp.replicate == 1,
+        "there are no replicas that all-reduce: mesh.dp_replicate is 1",
+    ),
+    Rule(
+        &["batch.all_reduce_every_micro_batch"],
+        |plan| plan.runtime == FSDP1,
+        "FSDP1's replicas all-reduce whenever gradients are reduced",
+    ),
     Rule(&["batch.set_is_last_backward"], |plan| plan.runtime == FSDP1, "only fully_shard has it"),
     Rule(
         &["memory.initialisation"],
