@@ -28,7 +28,7 @@ mod weights;
 use std::borrow::Cow;
 
 use windtunnel::model::experts::{Experts, Router, Score};
-use windtunnel::model::{Activation, FeedForward, Position, QkNorm};
+use windtunnel::model::{Activation, Gating, Layers, Position, QkNorm};
 use windtunnel::runtime::spmd::{Attention, Block, Job, Mesh};
 
 use crate::stablehlo::{Element, Function, Spec, Type, Value, module};
@@ -96,33 +96,36 @@ pub fn write(job: &Job, options: Options) -> Result<Step, String> {
 /// What a job has that no step is written with.
 fn lacks(job: &Job) -> Option<Cow<'static, str>> {
     let model = &job.model;
-    let windows = |job: &Job| (1..job.model.layers).any(|layer| job.model.window(layer) != job.model.window(0));
+    let windows = |layers: &Layers| layers.iter().any(|layer| layer.window() != layers.at(0).window());
     let shared = job.mesh.context > 1;
-    let experts = |has: fn(&Experts) -> bool| model.experts.as_ref().is_some_and(has);
+    let experts = |has: fn(&Experts) -> bool| model.experts().is_some_and(has);
     let cases = [
         (shared && job.attention == Attention::DotProduct, "shared sequences in dot_product attention"),
-        (shared && model.experts.is_some(), "experts of shared sequences: set mesh.context = 1"),
-        (experts(|of| of.dense_first > 0 || of.every > 1), "blocks with experts beside blocks without"),
+        (shared && model.experts().is_some(), "experts of shared sequences: set mesh.context = 1"),
+        (model.experts().is_some() && model.dense().is_some(), "blocks with experts beside blocks without"),
         (experts(|of| !softmax(of.router)), "routers other than a softmax over the experts that are chosen"),
         (experts(|of| of.bias), "experts with biases"),
         (experts(|of| of.auxiliary_loss), "a loss that balances experts"),
         (job.sorts_experts() && job.mesh.tensor > 1, "sorted experts on the tensor axis: set mesh.tensor = 1"),
         (job.quantization.is_some(), "quantized linears"),
-        (model.qk_norm == Some(QkNorm::Full), "norms over all heads at once"),
-        (model.embedding_norm, "a norm on the embedding"),
-        (model.attention_softcap && job.attention == Attention::DotProduct, "capped scores in dot_product attention"),
-        (windows(job) && job.attention == Attention::DotProduct, "windows of some blocks in dot_product attention"),
+        (model.qk_norm() == Some(QkNorm::Full), "norms over all heads at once"),
+        (model.embedding_norm.is_some(), "a norm on the embedding"),
+        (model.caps_scores() && job.attention == Attention::DotProduct, "capped scores in dot_product attention"),
+        (
+            windows(&model.layers) && job.attention == Attention::DotProduct,
+            "windows of some blocks in dot_product attention",
+        ),
         (!matches!(model.position, Position::Rope { .. }), "positions other than rotary ones"),
-        (!gates(model.feed_forward), "feed-forwards other than those gated by SiLU or GELU"),
+        (!gates(model.gating()), "feed-forwards other than those gated by SiLU or GELU"),
     ];
     let here = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what.into());
     here.or_else(|| job.only_simulated().map(|refusal| refusal.problem))
 }
 
 /// Whether a feed-forward is gated by a function that is written here.
-fn gates(feed_forward: FeedForward) -> bool {
+fn gates(feed_forward: Gating) -> bool {
     use Activation::{Gelu, GeluNew, GeluTanh, Silu};
-    matches!(feed_forward, FeedForward::Gated(Silu | Gelu | GeluNew | GeluTanh))
+    matches!(feed_forward, Gating::Gated(Silu | Gelu | GeluNew | GeluTanh))
 }
 
 /// Whether a router's weights are the softmax over those it chose: a softmax over all, divided by the sum of the chosen, is
@@ -156,7 +159,7 @@ struct Writer<'j> {
 impl<'j> Writer<'j> {
     fn new(job: &'j Job, options: Options) -> Self {
         let whole = whole(job);
-        let block = Block::of(&whole, job.model.window(0));
+        let block = Block::of(&whole, job.model.layers.at(0));
         let layout = Layout::of(job.mesh);
         let weights = weights::of(&job.model, &block, &layout, job.scan);
         Self { job, options, layout, block, weights, main: Function::new(), sorted: None }
@@ -254,8 +257,8 @@ impl<'j> Writer<'j> {
 
     /// The activation of the feed-forward's gate.
     fn activation(&self) -> Activation {
-        match self.job.model.feed_forward {
-            FeedForward::Gated(activation) | FeedForward::Plain(activation) => activation,
+        match self.job.model.gating() {
+            Gating::Gated(activation) | Gating::Plain(activation) => activation,
         }
     }
 }

@@ -4,7 +4,10 @@
 //! Letters: T tokens of a micro-batch, t tensor-parallel ranks, h width, A and K widths of queries and of keys, f
 //! feed-forward width, n heads; bytes.
 
-use windtunnel::model::{Activation, Dropout, FeedForward, ModelConfig, Norm, NormPlacement, Position};
+use windtunnel::model::{
+    Activation, Attention, Dense, Dropout, FeedForward, Gating, Layer, Layers, Mixer, ModelConfig, Norm, NormPlacement,
+    Norms, Position,
+};
 use windtunnel::program::builder::Section;
 use windtunnel::program::{Builder, Collective, DType, Instr, Pass, Program, StreamId, Work};
 use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
@@ -27,34 +30,23 @@ const DELAYED: Fp8Recipe = Fp8Recipe::Delayed;
 const RANDOM: u64 = 16;
 
 fn model() -> ModelConfig {
+    let attention = Attention { kv_heads: 4, fused_qkv: true, ..Attention::plain(HEADS, WIDTH / HEADS) };
+    let dense = Dense { width: FFN, gating: Gating::Gated(Activation::Silu), bias: false };
+    let layer = Layer {
+        mixer: Mixer::Attention(attention),
+        feed_forward: FeedForward::Dense(dense),
+        norms: Norms { kind: Norm::Rms, placement: NormPlacement::Pre },
+    };
     ModelConfig {
         name: "a small Llama".to_owned(),
-        layers: LAYERS,
+        layers: Layers::alike(layer, LAYERS),
         width: WIDTH,
-        heads: HEADS,
-        kv_heads: 4,
-        head_dim: WIDTH / HEADS,
-        ffn: FFN,
-        experts: None,
-        latent: None,
-        sinks: false,
         vocab: VOCAB,
-        norm: Norm::Rms,
-        norm_placement: NormPlacement::Pre,
-        final_norm: true,
-        embedding_norm: false,
+        final_norm: Some(Norm::Rms),
+        embedding_norm: None,
         position: Position::Rope { dims: WIDTH / HEADS },
-        feed_forward: FeedForward::Gated(Activation::Silu),
-        qkv_bias: false,
-        output_bias: false,
-        ffn_bias: false,
-        fused_qkv: true,
-        qk_norm: None,
         tied_head: false,
-        sliding_window: None,
-        global_every: 0,
         context: None,
-        attention_softcap: false,
         logit_softcap: false,
         predicts_ahead: 0,
         scaled_embedding: false,
@@ -352,7 +344,12 @@ fn fp8_that_nobody_has_is_refused_by_name() {
     };
     assert_eq!(refused(&|_| {}), "nothing");
     assert!(refused(&|job| job.block.implementation = Implementation::Local).contains("Transformer Engine"));
-    assert!(refused(&|job| job.model.ffn = 1000).contains("16"));
+    let odd = |layer: &mut Layer| {
+        if let FeedForward::Dense(dense) = &mut layer.feed_forward {
+            dense.width = 1000;
+        }
+    };
+    assert!(refused(&|job| job.model.layers.edit(odd)).contains("16"));
     assert!(refused(&|job| job.matmuls = fp8(Fp8Recipe::Blockwise, true)).contains("blockwise"));
     let beside = |job: &mut Job| {
         job.matmuls = fp8(Fp8Recipe::Blockwise, false);

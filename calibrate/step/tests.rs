@@ -1,7 +1,7 @@
 //! Steps as text, and what they compute.
 
-use windtunnel::model::ModelConfig;
 use windtunnel::model::routing::Load;
+use windtunnel::model::{FeedForward, Layers};
 use windtunnel::runtime::Parts;
 use windtunnel::scenario::Scenario;
 
@@ -42,15 +42,15 @@ fn mixture(job: Job, (count, top_k): (u64, u64), capacity_factor: Option<f64>) -
         top_k,
         width: 48,
         shared: 0,
-        dense_first: 0,
-        every: 1,
-        every_first: true,
+        gating: job.model.gating(),
         router,
         bias: false,
         auxiliary_loss: false,
         load: Load::Balanced,
     };
-    Job { model: ModelConfig { experts: Some(experts), ..job.model }, capacity_factor, ..job }
+    let mut model = job.model;
+    model.layers.edit(|layer| layer.feed_forward = FeedForward::Experts(experts.clone()));
+    Job { model, capacity_factor, ..job }
 }
 
 /// Bytes on one device of a step's arguments.
@@ -189,6 +189,7 @@ fn what_is_not_written_is_named() {
     shared.mesh.context = 2;
     assert!(why(shared).contains("experts of shared sequences"));
     let mut apart = mixture(job("1x1", "", ""), (4, 2), Some(1.0));
-    apart.model.experts.iter_mut().for_each(|experts| experts.every = 2);
+    let layers = [apart.model.layers.at(0).clone(), job("1x1", "", "").model.layers.at(0).clone()];
+    apart.model.layers = Layers::new(apart.model.layers.count(), 0, 2, |place| layers[place as usize % 2].clone());
     assert!(why(apart).contains("blocks with experts beside blocks without"));
 }

@@ -3,7 +3,7 @@
 use super::operators::Activation;
 
 /// How activations are normalised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Norm {
     /// RMSNorm: one weight vector.
     Rms,
@@ -14,8 +14,18 @@ pub enum Norm {
     },
 }
 
+impl Norm {
+    /// Parameters of one norm over so many numbers.
+    pub fn params(self, dims: u64) -> u64 {
+        match self {
+            Norm::Rms | Norm::Layer { bias: false } => dims,
+            Norm::Layer { bias: true } => 2 * dims,
+        }
+    }
+}
+
 /// Where norms sit in a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum NormPlacement {
     /// One before attention, one before the feed-forward (Llama).
     Pre,
@@ -27,6 +37,17 @@ pub enum NormPlacement {
     Parallel,
     /// Attention and feed-forward share one norm of the block's input (GPT-J, Falcon 7B).
     ParallelShared,
+}
+
+impl NormPlacement {
+    /// Norms over the model width in one layer.
+    pub fn count(self) -> u64 {
+        match self {
+            NormPlacement::Pre | NormPlacement::Post | NormPlacement::Parallel => 2,
+            NormPlacement::PreAndPost => 4,
+            NormPlacement::ParallelShared => 1,
+        }
+    }
 }
 
 /// How positions enter.
@@ -48,25 +69,33 @@ pub enum Position {
     None,
 }
 
-/// The feed-forward network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FeedForward {
-    /// `w2(act(w1 x) · w3 x)`: three matrices (SwiGLU, GeGLU).
+/// How a feed-forward makes its hidden values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub enum Gating {
+    /// `act(w1 x) · w3 x`: three matrices with the last (SwiGLU, GeGLU).
     Gated(Activation),
-    /// `w2(act(w1 x))`: two matrices.
+    /// `act(w1 x)`: two matrices with the last.
     Plain(Activation),
 }
 
-impl FeedForward {
+impl Gating {
     /// Its pointwise function.
     pub fn activation(self) -> Activation {
-        let (FeedForward::Gated(activation) | FeedForward::Plain(activation)) = self;
+        let (Gating::Gated(activation) | Gating::Plain(activation)) = self;
         activation
+    }
+
+    /// Matrices that hidden values are made with.
+    pub fn ups(self) -> u64 {
+        match self {
+            Gating::Gated(_) => 2,
+            Gating::Plain(_) => 1,
+        }
     }
 }
 
 /// Norms on queries and keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum QkNorm {
     /// A weight of length H, applied to every head (Qwen 3, Gemma 3).
     PerHead,

@@ -20,7 +20,7 @@ pub fn questions(scenario: &Scenario, answer: &Prediction) -> [(&'static str, St
 
 /// Which kind of model it is: results of different kinds do not compare.
 fn kind(model: &ModelConfig) -> String {
-    match &model.experts {
+    match model.experts() {
         None => "dense decoder".to_owned(),
         Some(experts) => {
             let (chosen, all, load) = (experts.top_k, experts.count, experts.load.words());
@@ -82,7 +82,7 @@ fn path(scenario: &Scenario, answer: &Prediction) -> String {
              measured: {attention}'s is taken, or fp32 matmul's if slower"
         ));
     }
-    if scenario.job.model().attention_softcap {
+    if scenario.job.model().caps_scores() {
         doubts.push("the soft cap on attention scores is not in PyTorch's fused kernels, and is left out".to_owned());
     }
     doubts.extend(modules.doubts.into_iter().map(str::to_owned));

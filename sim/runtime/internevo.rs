@@ -20,7 +20,7 @@ pub use job::Job;
 pub use owners::Owners;
 
 use super::{Flight, Framework, Parts, megatron};
-use crate::model::{Activation, FeedForward, Norm, Position};
+use crate::model::{Activation, Gating, Norm, Position};
 use crate::program::Budget;
 use crate::runtime::{self, Refusal};
 
@@ -37,9 +37,12 @@ impl Framework for Job {
     fn refuses(&self) -> Option<Refusal> {
         let model = &self.split.model;
         let cases = [
-            (model.norm != Norm::Rms, Refusal::new("internevo-norm", "norms other than RMSNorm under InternEvo")),
             (
-                model.feed_forward != FeedForward::Gated(Activation::Silu),
+                model.norms().kind != Norm::Rms,
+                Refusal::new("internevo-norm", "norms other than RMSNorm under InternEvo"),
+            ),
+            (
+                model.gating() != Gating::Gated(Activation::Silu),
                 Refusal::new("internevo-feed-forward", "a feed-forward other than SwiGLU under InternEvo"),
             ),
             (
@@ -47,12 +50,15 @@ impl Framework for Job {
                 Refusal::new("internevo-positions", "positions other than rotary ones under InternEvo"),
             ),
             (
-                model.heads != model.kv_heads,
+                model.heads() != model.kv_heads(),
                 Refusal::new("internevo-shared-kv-heads", "shared key-value heads under InternEvo"),
             ),
-            (model.ffn_bias, Refusal::new("internevo-ffn-biases", "biases in the feed-forward under InternEvo")),
+            (
+                model.dense().is_some_and(|dense| dense.bias),
+                Refusal::new("internevo-ffn-biases", "biases in the feed-forward under InternEvo"),
+            ),
             (model.tied_head, Refusal::new("internevo-tied-head", "a tied head under InternEvo")),
-            (model.sinks, Refusal::new("internevo-sinks", "attention sinks")),
+            (model.has_sinks(), Refusal::new("internevo-sinks", "attention sinks")),
         ];
         Refusal::first(cases).or_else(|| megatron::Chunk::refuses(&self.split))
     }

@@ -201,9 +201,9 @@ impl Job {
         match self.parts() {
             Parts::Whole(job) => match &job.pipeline {
                 Some(pipeline) => pipeline.stages(class).into_iter().map(|stage| pipeline.layers[stage]).collect(),
-                None => vec![job.model.layers],
+                None => vec![job.model.layers.count()],
             },
-            Parts::Compiled(job) => vec![job.model.layers],
+            Parts::Compiled(job) => vec![job.model.layers.count()],
             Parts::Split(job) => {
                 let (ranks, virtual_stages) = (job.mesh.pp, job.pipeline.virtual_stages);
                 let shape = Shape { ranks, virtual_stages, microbatches: job.micro_batches };

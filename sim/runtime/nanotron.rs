@@ -23,7 +23,7 @@ pub use job::Job;
 pub use placement::placement;
 
 use super::{Flight, Framework, Parts, megatron};
-use crate::model::{Activation, FeedForward, Norm, Position};
+use crate::model::{Activation, Gating, Norm, Position};
 use crate::program::Budget;
 use crate::runtime::{self, Refusal};
 
@@ -46,20 +46,17 @@ impl Framework for Job {
     fn refuses(&self) -> Option<Refusal> {
         let model = &self.split.model;
         let cases = [
-            (model.norm != Norm::Rms, Refusal::new("nanotron-norm", "norms other than RMSNorm under nanotron")),
+            (model.norms().kind != Norm::Rms, Refusal::new("nanotron-norm", "norms other than RMSNorm under nanotron")),
             (
-                model.feed_forward != FeedForward::Gated(Activation::Silu),
+                model.gating() != Gating::Gated(Activation::Silu),
                 Refusal::new("nanotron-feed-forward", "a feed-forward other than SwiGLU under nanotron"),
             ),
             (
                 !matches!(model.position, Position::Rope { .. }),
                 Refusal::new("nanotron-positions", "positions other than rotary ones under nanotron"),
             ),
-            (
-                model.qkv_bias || model.output_bias || model.ffn_bias,
-                Refusal::new("nanotron-biases", "biases under nanotron"),
-            ),
-            (model.sinks, Refusal::new("nanotron-sinks", "attention sinks")),
+            (model.has_biases(), Refusal::new("nanotron-biases", "biases under nanotron")),
+            (model.has_sinks(), Refusal::new("nanotron-sinks", "attention sinks")),
         ];
         Refusal::first(cases).or_else(|| megatron::Chunk::refuses(&self.split))
     }

@@ -37,7 +37,7 @@ pub use windows::Windows;
 
 use super::{Flight, Framework, Modules, Parts, Refusal};
 use crate::model::routing::Load;
-use crate::model::{Activation, FeedForward, NormPlacement, Position};
+use crate::model::{Activation, Gating, NormPlacement, Position};
 use crate::program::{Budget, Program};
 use room::{Room, held};
 
@@ -64,17 +64,17 @@ impl Framework for Job {
         let model = &self.model;
         let cases = [
             (
-                model.experts.as_ref().is_some_and(|experts| experts.load != Load::Balanced),
+                model.experts().is_some_and(|experts| experts.load != Load::Balanced),
                 Refusal::new("xla-expert-load", "experts that get different numbers of tokens, on XLA")
                     .on("model.expert_load"),
             ),
             (
-                model.latent.is_some() && self.mesh.context > 1,
+                model.latent().is_some() && self.mesh.context > 1,
                 Refusal::new("xla-latent-context-parallel", "latent attention of shared sequences, on XLA")
                     .on("mesh.context"),
             ),
             (
-                matches!(model.norm_placement, NormPlacement::Post | NormPlacement::Parallel),
+                matches!(model.norms().placement, NormPlacement::Post | NormPlacement::Parallel),
                 Refusal::new(
                     "xla-norm-placement",
                     "norms placed otherwise than before or around each half of a block, or before both, on XLA",
@@ -85,7 +85,7 @@ impl Framework for Job {
                 Refusal::new("xla-positions", "positions other than rotary and learned ones on XLA"),
             ),
             (
-                matches!(model.feed_forward, FeedForward::Plain(Activation::ReluSquared)),
+                matches!(model.gating(), Gating::Plain(Activation::ReluSquared)),
                 Refusal::new("xla-squared-relu", "a feed-forward with a squared ReLU on XLA"),
             ),
         ];

@@ -84,7 +84,7 @@ impl Framework for Job {
         if let Some(refusal) = Refusal::first(of_three).filter(|_| self.zero.stage == Stage::Three) {
             return Some(refusal);
         }
-        if self.whole.model.experts.is_some() {
+        if self.whole.model.experts().is_some() {
             return Some(Refusal::new("zero-experts", "experts under ZeRO"));
         }
         self.whole.refuses()

@@ -19,7 +19,7 @@ pub(super) fn implementation(
     node: (u32, u64),
 ) -> Result<Implementation, ScenarioError> {
     let (written, mesh) = (&scenario.framework, scenario.mesh.get_ref());
-    let Some(experts) = &model.experts else {
+    let Some(experts) = model.experts() else {
         let problem = |what: &str| format!("{what}, and {} has none", model.name);
         if let Some(at) = &mesh.ep {
             return Err(reader.plan(at, problem("mesh.ep spreads experts over ranks"), "remove mesh.ep"));
@@ -122,7 +122,7 @@ fn balancing(reader: &mut Reader<'_>, model: &ModelConfig, experts: &Experts) {
 
 /// Notes of what of a mixture costs more than it need.
 pub(super) fn notes(reader: &mut Reader<'_>, job: &Job) {
-    let Some(experts) = &job.model().experts else { return };
+    let Some(experts) = job.model().experts() else { return };
     let Parts::Whole(job) = job.parts() else { return };
     if let Some(times) = filled_up(job) {
         let (count, shard, times) = (experts.count, job.fsdp.shard, (times * 100.0).round() / 100.0);
@@ -138,7 +138,7 @@ pub(super) fn notes(reader: &mut Reader<'_>, job: &Job) {
 /// (`torch/distributed/fsdp/_fully_shard/_fsdp_param.py`, `_get_dim0_padded_size`). torchtitan has it cut another
 /// (`shard_placement_fn`).
 pub(super) fn filled_up(job: &train::Job) -> Option<f64> {
-    let count = job.model.experts.as_ref()?.count;
+    let count = job.model.experts()?.count;
     let filled = count.next_multiple_of(u64::from(job.fsdp.shard));
     let cuts_first =
         job.fsdp.version == Version::Two && !matches!(job.style.experts, Implementation::Torchtitan { .. });

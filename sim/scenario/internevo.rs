@@ -76,7 +76,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let persistent_workspace = machine::keeps_workspaces(reader, &scenario.framework);
-    let layers = vec![model.layers];
+    let layers = vec![model.layers.count()];
     let split = megatron::Job {
         engine: megatron::Engine::Core,
         mixture: None,

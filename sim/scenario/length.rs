@@ -184,7 +184,7 @@ fn factors(job: &Job) -> Vec<Factor> {
     let model = job.model();
     let mut factors = vec![];
     let mut add = |count: u64, what, key| factors.push(Factor { count, what, key, instead: SMALLER });
-    add(model.layers + model.predicts_ahead, "layers", "model.layers");
+    add(model.layers.count() + model.predicts_ahead, "layers", "model.layers");
     add(u64::from(job.micro_batches()), "micro-batches", "batch.accumulation");
     match job.parts() {
         Parts::Whole(job) => {
@@ -193,7 +193,7 @@ fn factors(job: &Job) -> Vec<Factor> {
             add(u64::from(job.training_loop.host_syncs), "numbers read back", "loop.host_syncs_per_step");
             add(job.pipeline.as_ref().map_or(1, |pipeline| pipeline.layers.len() as u64), "stages", "mesh.pp");
             factors.extend(loss(job.loss, model.vocab));
-            if let (Implementation::Loop, Some(experts)) = (job.style.experts, &model.experts) {
+            if let (Implementation::Loop, Some(experts)) = (job.style.experts, model.experts()) {
                 let (what, key, instead) = ("experts in a loop", "framework.experts", "another ");
                 factors.push(Factor { count: experts.count, what, key, instead });
             }

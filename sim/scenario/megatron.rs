@@ -211,7 +211,7 @@ fn block(
     };
     Ok(Block {
         implementation,
-        layer_norm: layer_norm(reader, table, (model.norm, implementation, engine))?,
+        layer_norm: layer_norm(reader, table, (model.norms().kind, implementation, engine))?,
         core,
         hidden_dropout: reader.flag("megatron.hidden_dropout", table.hidden_dropout, true),
         attention_dropout: reader.flag("megatron.attention_dropout", table.attention_dropout, true),

@@ -164,7 +164,7 @@ pub(super) fn reentrant(
             "write use_reentrant = false",
         );
     }
-    if scenario.compile.compiles_blocks() || model.experts.is_some() {
+    if scenario.compile.compiles_blocks() || model.experts().is_some() {
         let problem = "reentrant checkpoints are simulated around eager, dense layers";
         return refuse(problem, "write use_reentrant = false");
     }

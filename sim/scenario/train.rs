@@ -80,7 +80,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let spread = experts.ranks() > 1;
     let ranks = (shard, replicate, pipeline.is_some());
     let config = sharding::fsdp(reader, scenario, runtime, (&model, spread), ranks, mixed_precision)?;
-    let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
+    let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers.count())?;
     recompute::fits(reader, scenario, &checkpoint)?;
     let reentrant = recompute::reentrant(reader, scenario, (&checkpoint, &model, runtime))?;
     let offload = recompute::offload(reader, scenario, runtime)?;
@@ -339,7 +339,7 @@ pub(super) fn eager(
             framework.persistent_cublas_workspace,
             false,
         ),
-        fused_rms_norm: match model.norm {
+        fused_rms_norm: match model.norms().kind {
             Norm::Rms => reader.flag("framework.fused_rms_norm", framework.fused_rms_norm, true),
             Norm::Layer { .. } => framework.fused_rms_norm.unwrap_or(true),
         },

@@ -192,14 +192,14 @@ fn divides(
 ) -> Result<(), ScenarioError> {
     let tensor = u64::from(mesh.tensor);
     let context = u64::from(mesh.context);
-    if !(model.heads / tensor).is_multiple_of(context) {
-        let problem = format!("mesh.context = {context} does not divide a chip's {} heads", model.heads / tensor);
+    if !(model.heads() / tensor).is_multiple_of(context) {
+        let problem = format!("mesh.context = {context} does not divide a chip's {} heads", model.heads() / tensor);
         return Err(reader.plan(at, problem, "write a divisor: work is shared in their number"));
     }
     let parts = [
-        ("query heads", model.heads),
-        ("key-value heads", model.kv_heads),
-        ("feed-forward width", model.ffn),
+        ("query heads", model.heads()),
+        ("key-value heads", model.kv_heads()),
+        ("feed-forward width", model.feed_forward_width()),
         ("words", model.vocab),
     ];
     if let Some((what, size)) = parts.into_iter().find(|(_, size)| !size.is_multiple_of(tensor)) {
@@ -315,7 +315,7 @@ fn policy(reader: &mut Reader<'_>, table: &written::Xla) -> Result<Policy, Scena
 fn capacity(reader: &Reader<'_>, table: &written::Xla, model: &ModelConfig) -> Result<Option<f64>, ScenarioError> {
     let Some(at) = &table.capacity_factor else { return Ok(None) };
     let factor = *at.get_ref();
-    if model.experts.is_none() {
+    if model.experts().is_none() {
         let problem = format!("xla.capacity_factor says how many places experts have, and {} has none", model.name);
         return Err(reader.plan(at, problem, "remove the key"));
     }
@@ -333,7 +333,7 @@ fn send_tokens(
     (model, mesh, at): (&ModelConfig, Mesh, &Spanned<written::Mesh>),
 ) -> Result<bool, ScenarioError> {
     let axis = u64::from(mesh.expert);
-    let experts = model.experts.as_ref().filter(|_| axis > 1);
+    let experts = model.experts().filter(|_| axis > 1);
     let Some(experts) = experts else {
         let Some(written) = &table.expert_exchange else { return Ok(false) };
         let problem = "xla.expert_exchange says what goes over the expert axis, and no experts are spread over one";

@@ -67,7 +67,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     }
     let zero = zero(reader, scenario, (ranks, shared, topology.node.chips))?;
     sequence::check(reader, scenario, (&model, seq, topology), &zero)?;
-    let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
+    let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers.count())?;
     recompute::fits(reader, scenario, &checkpoint)?;
     let early_stop =
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
@@ -96,7 +96,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         marks_last: true,
         keeps_gathered: false,
         all_reduce_every: true,
-        fsdp: around_nothing(ranks, model.layers),
+        fsdp: around_nothing(ranks, model.layers.count()),
         tensor: TensorParallel::NONE,
         context: shared,
         rotate: Rotate::default(),
@@ -150,7 +150,7 @@ fn simulated(
     model: &ModelConfig,
     (stage, checkpoint, whole): (Stage, &Checkpoint, bool),
 ) -> Result<(), ScenarioError> {
-    if model.experts.is_some() {
+    if model.experts().is_some() {
         let problem = format!("experts, which {} has, are not simulated under ZeRO yet", model.name);
         return Err(reader.plan(&scenario.model, problem, "take a dense model, or runtime = \"fsdp2\""));
     }

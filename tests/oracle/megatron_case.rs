@@ -1,7 +1,10 @@
 //! Cases of Megatron-Core (`tests/oracles/megatron*.json`) as jobs.
 
 use serde_json::Value;
-use windtunnel::model::{Activation, Dropout, FeedForward, ModelConfig, Norm, NormPlacement, Position};
+use windtunnel::model::{
+    Activation, Attention, Dense, Dropout, FeedForward, Gating, Layer, Layers, Mixer, ModelConfig, Norm, NormPlacement,
+    Norms, Position,
+};
 use windtunnel::program::DType;
 use windtunnel::runtime::eager::{LayerNorm, Parts, WAYS, Way};
 use windtunnel::runtime::megatron::{
@@ -15,42 +18,34 @@ fn model(c: &Value) -> ModelConfig {
     let on = |key: &str| c[key].as_bool().unwrap();
     let head_dim = number("hidden") / number("heads");
     let bias = on("bias");
+    let attention = Attention {
+        kv_heads: number("kv"),
+        qkv_bias: bias,
+        output_bias: bias,
+        fused_qkv: true,
+        ..Attention::plain(number("heads"), head_dim)
+    };
+    let gating = if on("swiglu") { Gating::Gated(Activation::Silu) } else { Gating::Plain(Activation::Gelu) };
+    let norm = if c["rms_norm"].as_bool().unwrap_or(false) { Norm::Rms } else { Norm::Layer { bias: true } };
+    let layer = Layer {
+        mixer: Mixer::Attention(attention),
+        feed_forward: FeedForward::Dense(Dense { width: number("ffn"), gating, bias }),
+        norms: Norms { kind: norm, placement: NormPlacement::Pre },
+    };
     ModelConfig {
         name: "oracle".to_owned(),
-        layers: number("layers"),
+        layers: Layers::alike(layer, number("layers")),
         width: number("hidden"),
-        heads: number("heads"),
-        kv_heads: number("kv"),
-        head_dim,
-        ffn: number("ffn"),
-        experts: None,
-        latent: None,
-        sinks: false,
         vocab: number("vocab"),
-        norm: if c["rms_norm"].as_bool().unwrap_or(false) { Norm::Rms } else { Norm::Layer { bias: true } },
-        norm_placement: NormPlacement::Pre,
-        final_norm: true,
-        embedding_norm: false,
+        final_norm: Some(norm),
+        embedding_norm: None,
         position: if on("rope") {
             Position::Rope { dims: head_dim }
         } else {
             Position::Learned { positions: number("seq") }
         },
-        feed_forward: if on("swiglu") {
-            FeedForward::Gated(Activation::Silu)
-        } else {
-            FeedForward::Plain(Activation::Gelu)
-        },
-        qkv_bias: bias,
-        output_bias: bias,
-        ffn_bias: bias,
-        fused_qkv: true,
-        qk_norm: None,
         tied_head: on("tied"),
-        sliding_window: None,
-        global_every: 0,
         context: None,
-        attention_softcap: false,
         logit_softcap: false,
         predicts_ahead: 0,
         scaled_embedding: false,

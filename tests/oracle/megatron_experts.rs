@@ -9,7 +9,7 @@ use windtunnel::memory::{Settings, replay};
 use windtunnel::model::experts::{Experts, Router, Score};
 use windtunnel::model::latent::LatentAttention;
 use windtunnel::model::routing::Load;
-use windtunnel::model::{Position, QkNorm};
+use windtunnel::model::{FeedForward, Layer, Layers, Mixer, Position, QkNorm};
 use windtunnel::program::Program;
 use windtunnel::runtime::megatron::{Again, Dispatcher, Fp8Recipe, Job, Matmuls, Mesh, Mixture, Recompute, compile};
 use windtunnel::schedule::find;
@@ -28,9 +28,7 @@ pub fn job(c: &Value) -> Job {
         top_k: number("topk"),
         width: number("width"),
         shared: number("shared"),
-        dense_first: c["dense_first"].as_u64().unwrap_or(0),
-        every: 1,
-        every_first: true,
+        gating: job.model.gating(),
         router: Router {
             score: if c["score"] == "sigmoid" { Score::Sigmoid } else { Score::Softmax },
             normalises: !on("pre_softmax"),
@@ -43,7 +41,6 @@ pub fn job(c: &Value) -> Job {
         auxiliary_loss: false,
         load: Load::Balanced,
     };
-    job.model.experts = (!dense).then_some(experts);
     job.model.predicts_ahead = c["mtp"].as_u64().unwrap_or(0);
     job.block.again = Again {
         norms: again("layernorm"),
@@ -56,7 +53,6 @@ pub fn job(c: &Value) -> Job {
     if again("core_attn") {
         job.block.recompute = Recompute::Core;
     }
-    job.model.qk_norm = on("qk_norm").then_some(QkNorm::PerHead);
     job.mixture = (!dense).then(|| Mixture {
         capacity: c["capacity"].as_f64().map(|factor| (factor, c["pad"] == true)),
         dispatcher: Dispatcher::find(c["dispatcher"].as_str().unwrap()).unwrap(),
@@ -69,20 +65,30 @@ pub fn job(c: &Value) -> Job {
         drawn: false,
         auxiliary_loss: c["aux"].as_f64().unwrap() > 0.0,
     });
+    let plain = job.model.layers.at(0).clone();
+    let mut mixer = plain.mixer;
+    if let Mixer::Attention(attention) = &mut mixer {
+        attention.qk_norm = on("qk_norm").then_some(QkNorm::PerHead);
+    }
     if c["latent"].is_object() {
         let size = |key: &str| c["latent"][key].as_u64().unwrap();
         let latent = LatentAttention {
+            heads: number("heads"),
             query_rank: c["latent"]["q_lora_rank"].as_u64(),
             rank: size("kv_lora_rank"),
             plain: size("qk_head_dim"),
             rotated: size("qk_pos_emb_head_dim"),
             value: size("v_head_dim"),
         };
-        job.model.latent = Some(latent);
-        job.model.head_dim = latent.plain + latent.rotated;
+        mixer = Mixer::Latent(latent);
         job.model.position = Position::Rope { dims: latent.rotated };
-        job.model.qk_norm = None;
     }
+    let dense_first = c["dense_first"].as_u64().unwrap_or(0);
+    job.model.layers = Layers::new(number("layers"), dense_first, 1, |place| {
+        let sparse = !dense && place >= dense_first;
+        let feed_forward = if sparse { FeedForward::Experts(experts.clone()) } else { plain.feed_forward.clone() };
+        Layer { mixer, feed_forward, norms: plain.norms }
+    });
     job.mesh = Mesh { ep: number("ep") as u32, etp: c["etp"].as_u64().unwrap_or(number("tp")) as u32, ..job.mesh };
     job.sequence_parallel = job.mesh.tp > 1;
     if let Some(recipe) = c["fp8"].as_str() {

@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use windtunnel::model::FeedForward;
+
 use super::{job, mixture};
 use crate::pjrt::ffi::{self, Client};
 use crate::pjrt::options::Options;
@@ -162,6 +164,10 @@ fn gradients_of_experts_are_what_the_loss_changes_by() {
     gradients_are_slopes("two of four", &mixed("remat_policy = \"full\"", (4, 2), Some(1.0)));
     gradients_are_slopes("sorted", &mixed("remat_policy = \"full\"", (4, 4), None));
     let mut shared = mixed("remat_policy = \"none\"", (4, 4), None);
-    shared.model.experts.iter_mut().for_each(|experts| experts.shared = 32);
+    shared.model.layers.edit(|layer| {
+        if let FeedForward::Experts(experts) = &mut layer.feed_forward {
+            experts.shared = 32;
+        }
+    });
     gradients_are_slopes("shared", &shared);
 }

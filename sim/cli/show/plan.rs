@@ -77,7 +77,9 @@ pub(super) fn plan(scenario: &Scenario, flight: &Flight) -> String {
 fn specs(out: &mut String, job: &spmd::Job) {
     let stages = if job.pipeline.is_some() { "; repeats and stages before them" } else { "" };
     let _ = writeln!(out, "\nspecs of a block's weights (rows, columns; experts before them{stages})");
-    for weight in spmd::Block::of(job, None).weights {
+    let kinds = job.model.layers.kinds();
+    let widest = kinds.iter().find(|kind| kind.experts().is_some()).unwrap_or(&kinds[0]);
+    for weight in spmd::Block::of(job, widest).weights {
         let (rows, columns) = match (weight.row_parallel, weight.name.starts_with('w')) {
             (false, false) => ("fsdp, fsdp_transpose, context", "tensor"),
             (false, true) => ("fsdp, context", "fsdp_transpose, tensor"),

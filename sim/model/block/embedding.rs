@@ -30,9 +30,9 @@ pub fn embedding(m: &ModelConfig, dims: Dims, compute: DType, style: Style) -> G
         g.drop_values(&[h]);
         h = scaled;
     }
-    if m.embedding_norm {
-        let params = norm_params(g, m.norm, m.width, "embedding_norm.weight", "embedding_norm.bias");
-        let normed = norm(g, m.norm, dims.local_tokens(), h, &params, "embedding_norm", ("h_BSD", BLD));
+    if let Some(kind) = m.embedding_norm {
+        let params = norm_params(g, kind, m.width, "embedding_norm.weight", "embedding_norm.bias");
+        let normed = norm(g, kind, dims.local_tokens(), h, &params, "embedding_norm", ("h_BSD", BLD));
         g.drop_values(&[h]);
         h = normed;
     }

@@ -2,12 +2,12 @@
 //!
 //! Parameters are registered in the order of its modules: attention's two linears, the norms, the feed-forward's three.
 
-use crate::model::Activation;
 use crate::model::block;
 use crate::model::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
 use crate::model::internlm::InternLmOp;
 use crate::model::megatron::{Bias, MegatronOp, Reads};
 use crate::model::tensor::TensorParallel;
+use crate::model::{Activation, Attention, Layer};
 use crate::program::DType;
 use crate::runtime::megatron::{Job, Modules, Recompute};
 
@@ -20,7 +20,7 @@ const BSNH: &[Axis] = &[Axis::B, Axis::S, Axis::N, Axis::H];
 const BSQH: &[Axis] = &[Axis::B, Axis::S, Axis::Q, Axis::H];
 
 /// InternLM's own.
-pub const MODULES: Modules = Modules { embedding, block: |job, _| block(job), head };
+pub const MODULES: Modules = Modules { embedding, block, head };
 
 fn dims(job: &Job) -> Dims {
     let tensor = TensorParallel { ranks: u64::from(job.mesh.tp), sequence: false, loss: true, asynchronous: false };
@@ -53,7 +53,7 @@ fn embedding(job: &Job) -> Graph {
 }
 
 /// `PackedFlashBaseLayer1D`. Inputs: the hidden state, a mask that it does not read.
-fn block(job: &Job) -> Graph {
+fn block(job: &Job, layer: &Layer) -> Graph {
     let (mut g, x, dims) = builder(job, "layers", ("h_BSD", BSD));
     g.input("mask_SS", SS, job.dtype);
     let Dims { d, n, h, f, .. } = dims;
@@ -62,9 +62,11 @@ fn block(job: &Job) -> Graph {
         params.extend(bias.map(|bias| g.param(bias, rows, 1)));
         params
     };
-    let bias = |on: bool, name| on.then_some(name);
-    let qkv = params(&mut g, "mixer.Wqkv.weight", bias(job.model.qkv_bias, "mixer.Wqkv.bias"), 3 * n * h, d);
-    let out = params(&mut g, "mixer.out_proj.weight", bias(job.model.output_bias, "mixer.out_proj.bias"), d, n * h);
+    let bias = |on: fn(&Attention) -> bool, name| layer.mixer.attention().is_some_and(on).then_some(name);
+    let qkv_bias = bias(|attention| attention.qkv_bias, "mixer.Wqkv.bias");
+    let qkv = params(&mut g, "mixer.Wqkv.weight", qkv_bias, 3 * n * h, d);
+    let out_bias = bias(|attention| attention.output_bias, "mixer.out_proj.bias");
+    let out = params(&mut g, "mixer.out_proj.weight", out_bias, d, n * h);
     let [norm1, norm2] = ["norm1.weight", "norm2.weight"].map(|name| g.param(name, d, 1));
     let [w1, w2] = ["mlp.w1.weight", "mlp.w2.weight"].map(|name| g.param(name, f, d));
     let w3 = g.param("mlp.w3.weight", d, f);

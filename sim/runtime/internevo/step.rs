@@ -19,7 +19,7 @@ pub(super) fn program(job: &Job, budget: &Budget) -> Program {
     let split = &job.split;
     let mut program = Builder::within(budget, split.mesh.ranks(), &STREAMS);
     let groups = Groups::new(&mut program, job);
-    let chunk = Chunk::of(&MODULES, split, (true, true), 0..split.model.layers, 0);
+    let chunk = Chunk::of(&MODULES, split, (true, true), 0..split.model.layers.count(), 0);
     let sizes: Vec<u64> = chunk.params().iter().map(|param| param.elements).collect();
     let owners = Owners::of(&sizes, job.zero1);
     let own = owners.params[owners.largest()].clone();
@@ -33,8 +33,8 @@ pub(super) fn program(job: &Job, budget: &Budget) -> Program {
             Some(TensorGroup { group: groups.tensor, ranks: u64::from(split.mesh.tp), stream: TENSOR, norms: None });
     }
     zero.setup(&mut eager.program);
-    let table = split.seq * split.model.head_dim / 2 * split.dtype.bytes();
-    for _ in 0..2 * split.model.layers {
+    let table = split.seq * split.model.head_dim() / 2 * split.dtype.bytes();
+    for _ in 0..2 * split.model.layers.count() {
         eager.program.alloc(Bytes(table), COMPUTE, Category::Buffer, "rotary tables");
     }
     eager.program.section(Section::Step);

@@ -48,7 +48,7 @@ impl Modules<'_> {
 
     pub(super) fn norm_params(&mut self, weight: &'static str, bias: &'static str) -> Vec<usize> {
         let mut params = vec![self.g.param(weight, self.dims.d, 1)];
-        if self.job.model.norm == (Norm::Layer { bias: true }) {
+        if self.job.model.norms().kind == (Norm::Layer { bias: true }) {
             params.push(self.g.param(bias, self.dims.d, 1));
         }
         params
@@ -59,7 +59,7 @@ impl Modules<'_> {
             return self.megatron(module, MegatronOp::Norm, &[input], params, ("xn_LBD", BLD));
         }
         let rows = self.dims.local_tokens();
-        let kind = match self.job.model.norm {
+        let kind = match self.job.model.norms().kind {
             Norm::Rms => OpKind::RmsNorm { rows },
             Norm::Layer { .. } => OpKind::LayerNorm { rows },
         };

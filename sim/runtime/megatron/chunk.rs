@@ -123,7 +123,7 @@ impl Chunk {
         first_param: usize,
     ) -> Chunk {
         let embedding = first.then(|| (modules.embedding)(job));
-        let ends = !last && !layers.is_empty() && layers.end == job.model.layers && ahead::norm_apart(job);
+        let ends = !last && !layers.is_empty() && layers.end == job.model.layers.count() && ahead::norm_apart(job);
         let head = last.then(|| (modules.head)(job)).or_else(|| ends.then(|| ahead::norm(job)));
         // A stage that predicts further ahead has a copy of the words' table.
         let copied = (last && !first && job.model.predicts_ahead > 0).then(|| (modules.embedding)(job));

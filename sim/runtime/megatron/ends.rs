@@ -38,7 +38,7 @@ fn embedded(job: &Job, input: (&'static str, &'static [Axis]), summed: bool) -> 
     params.extend(learned.map(|rows| m.g.param("position_embeddings.weight", rows, m.dims.d)));
     let kind = MegatronOp::Embed { learned: learned.is_some(), dropout: job.block.hidden_dropout, summed };
     let mut out = m.megatron("embedding", kind, &[tokens, positions], &params, ("h_LBD", BLD));
-    if job.model.embedding_norm {
+    if job.model.embedding_norm.is_some() {
         let norm = m.norm_params("embedding.norm.weight", "embedding.norm.bias");
         let normed = m.norm("embedding.norm", out, &norm);
         m.g.drop_values(&[out]);

@@ -9,7 +9,7 @@ use crate::model::experts::{Experts, Router, Score};
 use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
 use crate::model::megatron::experts::{Capacity, Choice, Scores};
 use crate::model::megatron::{MegatronOp, Reads, Routed, RoutedOp};
-use crate::model::{Activation, FeedForward};
+use crate::model::{Activation, Gating};
 use crate::program::DType;
 use crate::runtime::Refusal;
 use crate::runtime::eager::{Routing, Spread, Stage};
@@ -47,9 +47,9 @@ const FP8_ROWS: u64 = 16;
 
 /// What of a job's mixture has no rules here, if anything.
 pub(super) fn refuses(job: &Job) -> Option<Refusal> {
-    let Some(experts) = &job.model.experts else { return None };
+    let Some(experts) = job.model.experts() else { return None };
     let (router, mesh) = (experts.router, job.mesh);
-    let gated = job.model.feed_forward == FeedForward::Gated(Activation::Silu);
+    let gated = experts.gating == Gating::Gated(Activation::Silu);
     let cases = [
         (
             job.block.implementation != Implementation::TransformerEngine,
@@ -85,7 +85,6 @@ pub(super) fn refuses(job: &Job) -> Option<Refusal> {
             Refusal::new("experts-biases-fp32-router", "experts with biases under a router in fp32")
                 .on("megatron.moe_router_fp32"),
         ),
-        (experts.shared > 0 && job.model.ffn_bias, Refusal::new("shared-experts-biases", "shared experts with biases")),
         (
             !experts.shared.is_multiple_of(u64::from(mesh.tp)),
             Refusal::new("shared-experts-width", "shared experts whose width does not divide").on("mesh.tp"),
@@ -170,9 +169,8 @@ fn routed(job: &Job, experts: &Experts, tokens: u64) -> Routed {
     }
 }
 
-/// Registers the parameters of a mixture, if the model has one.
-pub(super) fn params(m: &mut Modules) -> Option<Params> {
-    let experts = m.job.model.experts.clone()?;
+/// Registers the parameters of a mixture.
+pub(super) fn params(m: &mut Modules, experts: &Experts) -> Params {
     let (d, tensor) = (m.dims.d, u64::from(m.job.mesh.etp));
     let (local, width) = (experts.count / u64::from(m.job.mesh.ep), experts.width / tensor);
     let norm = m.norm_params("pre_mlp_layernorm.weight", "pre_mlp_layernorm.bias");
@@ -192,15 +190,14 @@ pub(super) fn params(m: &mut Modules) -> Option<Params> {
         let up = m.g.param("mlp.shared_experts.linear_fc1.weight", 2 * wide / tp, d);
         [up, m.g.param("mlp.shared_experts.linear_fc2.weight", d, wide / tp)]
     });
-    Some(Params { norm, router, fc1, fc2, biases, shared })
+    Params { norm, router, fc1, fc2, biases, shared }
 }
 
 /// The mixture on the hidden state before its norm.
-pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
-    let experts = m.job.model.experts.clone().expect("a mixture has experts");
+pub(super) fn mixture(m: &mut Modules, x: ValueId, (experts, params): (&Experts, &Params)) -> ValueId {
     let run = m.job.mixture.expect("a job of a model with experts says how they are run");
     let (d, tensor, compute) = (m.dims.d, u64::from(m.job.mesh.etp), m.g.compute());
-    let (routed, width) = (routed(m.job, &experts, m.dims.local_tokens()), experts.width / tensor);
+    let (routed, width) = (routed(m.job, experts, m.dims.local_tokens()), experts.width / tensor);
     let weighs = if run.fp32_router { DType::Fp32 } else { compute };
     let (again, norm) = (m.job.block.again, m.g.ops());
     let xn = m.norm("pre_mlp_layernorm", x, &params.norm);
@@ -347,7 +344,7 @@ pub(super) fn shared_buffer(job: &Job, dims: Dims) -> u64 {
     let of = |(experts, run): (&Experts, Mixture)| {
         (run.dispatcher.shared_buffer)(&routed(job, experts, dims.local_tokens()), dims.d * job.dtype.bytes())
     };
-    job.model.experts.as_ref().zip(job.mixture).map_or(0, of)
+    job.model.experts().zip(job.mixture).map_or(0, of)
 }
 
 impl Modules<'_> {

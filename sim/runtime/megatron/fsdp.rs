@@ -133,10 +133,10 @@ fn rules(job: &Job, fsdp: Fsdp) -> Rules {
 /// `suggested_communication_unit_size` where a file leaves it open: two units, or a bucket, but never less than 1,000,000,000
 /// elements: the code calls that a cap, and takes the larger of the two.
 pub fn unit_size(job: &Job, strategy: Strategy) -> u64 {
-    let chunk = Chunk::new(job, true, true, 0..job.model.layers, 0);
+    let chunk = Chunk::new(job, true, true, 0..job.model.layers.count(), 0);
     let units: u64 = chunk.params().iter().filter(|param| param.block.is_some()).map(|param| param.elements).sum();
     let size = match strategy {
-        Strategy::Parameters => units / job.model.layers.max(1) * 2,
+        Strategy::Parameters => units / job.model.layers.count().max(1) * 2,
         _ => job.gradients.bucket.unwrap_or(0),
     };
     size.max(LEAST_UNIT)
@@ -145,7 +145,7 @@ pub fn unit_size(job: &Job, strategy: Strategy) -> u64 {
 /// Whether gradients may be reduced in buckets of so many elements, or not, with the same result: no bucket closes a group
 /// before its last parameter, and none is more than what may wait.
 pub fn has_no_use_for_buckets(job: &Job, fsdp: Fsdp, bucket: u64) -> bool {
-    let members = members(Chunk::new(job, true, true, 0..job.model.layers, 0).params(), fsdp);
+    let members = members(Chunk::new(job, true, true, 0..job.model.layers.count(), 0).params(), fsdp);
     let cut = |bucket| cut::cut(&members, Rules { bucket, ..rules(job, fsdp) });
     bucket <= LEAST_UNIT && cut(Some(bucket)) == cut(None)
 }

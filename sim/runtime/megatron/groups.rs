@@ -165,7 +165,7 @@ pub(super) fn expert_ranks(job: &Job, groups: Groups) -> Option<ExpertRanks> {
 
 /// Whether the choice of experts is corrected by how many copies each got.
 pub(super) fn corrects(job: &Job) -> bool {
-    job.model.experts.as_ref().is_some_and(|experts| experts.router.correction)
+    job.model.experts().is_some_and(|experts| experts.router.correction)
 }
 
 /// Communicators of ranks whose experts are spread or split.

@@ -444,7 +444,7 @@ impl Job {
 
     /// Whether experts that every token passes run beside the way to the others (`--moe-shared-expert-overlap`).
     pub fn runs_shared_beside(&self) -> bool {
-        let shared = self.model.experts.as_ref().is_some_and(|experts| experts.shared > 0);
+        let shared = self.model.experts().is_some_and(|experts| experts.shared > 0);
         shared && self.mixture.is_some_and(|run| run.shared_overlap)
     }
 

@@ -41,7 +41,7 @@ enum Query {
 
 /// What of a job's latent attention has no rules here, if anything.
 pub(super) fn refuses(job: &Job) -> Option<Refusal> {
-    job.model.latent?;
+    let latent = job.model.latent()?;
     let engine = job.block.implementation == Implementation::TransformerEngine;
     let cases = [
         (
@@ -50,7 +50,7 @@ pub(super) fn refuses(job: &Job) -> Option<Refusal> {
                 .on("megatron.attention"),
         ),
         (
-            !multiplies_in_fp8(job),
+            !multiplies_in_fp8(job, *latent),
             Refusal::new("latent-fp8-sizes", "latent attention in fp8 of sizes that 16 does not divide")
                 .on(FP8)
                 .instead(FP8_SIZES),
@@ -74,9 +74,9 @@ pub(super) fn refuses(job: &Job) -> Option<Refusal> {
 }
 
 /// Whether fp8, if asked for, can multiply what attention's linears read and make.
-fn multiplies_in_fp8(job: &Job) -> bool {
-    let Some(LatentAttention { query_rank, rank, plain, rotated, value }) = job.model.latent else { return true };
-    let heads = job.model.heads / u64::from(job.mesh.tp);
+fn multiplies_in_fp8(job: &Job, latent: LatentAttention) -> bool {
+    let LatentAttention { heads, query_rank, rank, plain, rotated, value } = latent;
+    let heads = heads / u64::from(job.mesh.tp);
     let sizes = [
         query_rank.unwrap_or(0),
         rank,
@@ -98,7 +98,7 @@ pub(super) fn tables(
     (blocks, rotated): (u64, u64),
     angles: (u64, &'static str),
 ) -> Vec<(u64, &'static str)> {
-    if job.model.latent.is_none() {
+    if job.model.latent().is_none() {
         return vec![angles];
     }
     let table = (POSITIONS * rotated * job.dtype.bytes(), "rotary table");
@@ -108,7 +108,7 @@ pub(super) fn tables(
 /// Registers the parameters.
 pub(super) fn params(m: &mut Modules, latent: LatentAttention) -> Params {
     let (d, n, h) = (m.dims.d, m.dims.n, m.dims.h);
-    let LatentAttention { query_rank, rank, plain, rotated, value } = latent;
+    let LatentAttention { query_rank, rank, plain, rotated, value, .. } = latent;
     let norm = m.norm_params("input_layernorm.weight", "input_layernorm.bias");
     let proj = m.g.param("self_attention.linear_proj.weight", d, n * value);
     let query = match query_rank {

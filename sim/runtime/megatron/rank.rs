@@ -223,7 +223,7 @@ impl<'j> Rank<'j> {
         // `_update_router_expert_bias`: copies of all micro-batches, in the parameters' type.
         let router = |param: &&ChunkParam| param.name.ends_with("mlp.router.weight");
         let routers = self.chunks.iter().flat_map(Chunk::params).filter(router).count() as u64;
-        if let (true, Some(group), Some(experts)) = (corrects(self.job), self.groups.maxima, &self.job.model.experts)
+        if let (true, Some(group), Some(experts)) = (corrects(self.job), self.groups.maxima, self.job.model.experts())
             && routers > 0
         {
             let bytes = Bytes(routers * experts.count * self.job.dtype.bytes());

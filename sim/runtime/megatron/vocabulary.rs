@@ -96,7 +96,7 @@ pub(super) fn refuses(job: &Job) -> Option<Refusal> {
                 .instead("write megatron.cross_entropy_loss_fusion = false"),
         ),
         (
-            model.embedding_norm,
+            model.embedding_norm.is_some(),
             Refusal::new(
                 "shared-vocabulary-embedding-norm",
                 "a vocabulary over pipeline ranks with a norm on the embedding",
@@ -104,7 +104,7 @@ pub(super) fn refuses(job: &Job) -> Option<Refusal> {
             .instead(elsewhere),
         ),
         (
-            model.norm_placement != NormPlacement::Pre,
+            model.norms().placement != NormPlacement::Pre,
             Refusal::new("shared-vocabulary-last-norm", "a vocabulary over pipeline ranks without a last norm")
                 .instead(elsewhere),
         ),

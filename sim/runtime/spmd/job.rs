@@ -9,7 +9,7 @@ use super::pipeline::Pipeline;
 use super::policy::Policy;
 use super::windows::Windows;
 use crate::model::experts::Experts;
-use crate::model::{FeedForward, ModelConfig, Norm, NormPlacement, Position};
+use crate::model::{Gating, ModelConfig, Norm, NormPlacement, Position};
 use crate::program::DType;
 use crate::runtime::Refusal;
 use crate::runtime::optimizer::{Asked, Caller, How, Optimizer};
@@ -136,7 +136,7 @@ impl Job {
 
     /// Whether experts have as many rows as they get, in the order of experts (`sparse_matmul`).
     pub fn sorts_experts(&self) -> bool {
-        self.model.experts.is_some() && self.capacity_factor.is_none()
+        self.model.experts().is_some() && self.capacity_factor.is_none()
     }
 
     /// Numbers of a token that a chip holds between the halves of a block.
@@ -149,12 +149,12 @@ impl Job {
         let model = &self.model;
         let cases = [
             (
-                model.latent.is_some() || model.sinks,
+                model.latent().is_some() || model.has_sinks(),
                 Refusal::new("step-latent-attention-or-sinks", "latent attention, and sinks"),
             ),
-            (model.norm != Norm::Rms, Refusal::new("step-norm", "norms other than RMSNorm")),
+            (model.norms().kind != Norm::Rms, Refusal::new("step-norm", "norms other than RMSNorm")),
             (
-                !matches!(model.norm_placement, NormPlacement::Pre | NormPlacement::PreAndPost),
+                !matches!(model.norms().placement, NormPlacement::Pre | NormPlacement::PreAndPost),
                 Refusal::new("step-parallel-blocks", "attention and feed-forward side by side"),
             ),
             (
@@ -162,10 +162,10 @@ impl Job {
                 Refusal::new("step-positions", "positions other than rotary ones"),
             ),
             (
-                !matches!(model.feed_forward, FeedForward::Gated(_)),
+                !matches!(model.gating(), Gating::Gated(_)),
                 Refusal::new("step-ungated", "a feed-forward without a gate"),
             ),
-            (model.qkv_bias || model.output_bias || model.ffn_bias, Refusal::new("step-biases", "biases")),
+            (model.has_biases(), Refusal::new("step-biases", "biases")),
             (
                 self.quantization.is_some(),
                 Refusal::new("step-quantised", "linears in eight bits").on("xla.quantization"),
@@ -205,7 +205,7 @@ impl Job {
         let words = self.model.vocab / u64::from(self.mesh.tensor);
         let one_hot = self.targets == Targets::OneHot && self.mesh.tensor == 1;
         let blocks = if one_hot { FEW_ONE_HOT } else { FEW_BLOCKS };
-        let few = !self.scan || (self.model.layers <= blocks && words <= FEW_WORDS);
+        let few = !self.scan || (self.model.layers.count() <= blocks && words <= FEW_WORDS);
         self.pipeline.is_none() && !self.in_loops(false) && self.vocab_tiling < 2 && !few
     }
 

@@ -64,8 +64,9 @@ pub(super) fn program((job, budget): (&Job, &Budget), room: Room) -> Program {
 
 /// Regions of blocks: those of a stage, in a pipeline, then those that are in none.
 fn layers(job: &Job) -> impl Iterator<Item = String> {
-    let (staged, rest) =
-        job.pipeline.map_or((0, job.model.layers), |all| (all.layers_per_stage, job.model.layers - all.layers));
+    let (staged, rest) = job
+        .pipeline
+        .map_or((0, job.model.layers.count()), |all| (all.layers_per_stage, job.model.layers.count() - all.layers));
     let outside = if staged > 0 { "layers_outside_pipeline" } else { "layers" };
     let named = |name: &'static str, count| (0..count).map(move |layer| format!("{name}.{layer}"));
     named("pipeline_module.layers", staged).chain(named(outside, rest))

@@ -73,7 +73,7 @@ pub(super) fn spread_groups(
     streams: usize,
 ) -> Option<((u32, GroupId), (GroupId, StreamId))> {
     let ranks = u32::try_from(job.style.experts.ranks()).unwrap_or(u32::MAX);
-    if ranks < 2 || job.model.experts.is_none() {
+    if ranks < 2 || job.model.experts().is_none() {
         return None;
     }
     let shard = job.fsdp.shard / ranks;

@@ -43,7 +43,7 @@ impl Framework for Job {
 /// The first thing in a job that has no rules.
 fn refuses(job: &Job) -> Option<Refusal> {
     let model = &job.model;
-    if model.latent.is_some() && (job.compile || job.tensor.splits() || job.context > 1 || job.unpad) {
+    if model.latent().is_some() && (job.compile || job.tensor.splits() || job.context > 1 || job.unpad) {
         return Some(Refusal::new(
             "latent-compiled-split-packed",
             "latent attention that is compiled, split or packed",
@@ -99,7 +99,7 @@ fn refuses(job: &Job) -> Option<Refusal> {
                     .on("framework.cuda_graphs"),
             ),
             (
-                model.experts.is_some(),
+                model.experts().is_some(),
                 Refusal::new("graph-experts", "a graph of forward and backward with experts")
                     .on("framework.cuda_graphs"),
             ),
@@ -138,10 +138,10 @@ fn refuses(job: &Job) -> Option<Refusal> {
             Refusal::new("flex-context-parallel", "FlexAttention where ranks share a sequence").on("attention.backend"),
         );
     }
-    if model.sinks {
+    if model.has_sinks() {
         return Some(Refusal::new("sinks", "attention sinks"));
     }
-    model.experts.as_ref().and_then(|experts| run_experts(job, experts)).or_else(|| plan::refuses(job))
+    model.experts().and_then(|experts| run_experts(job, experts)).or_else(|| plan::refuses(job))
 }
 
 /// The first thing that has no rules in how a job runs its experts.
@@ -237,7 +237,10 @@ fn mixture(job: &Job, experts: &Experts) -> Option<Refusal> {
             titan && job.context > 1,
             Refusal::new("experts-context-parallel", "torchtitan's experts where ranks share a sequence").on("mesh.cp"),
         ),
-        (job.model.ffn_bias, Refusal::new("experts-dense-biases", "dense blocks with biases beside experts")),
+        (
+            job.model.dense().is_some_and(|dense| dense.bias),
+            Refusal::new("experts-dense-biases", "dense blocks with biases beside experts"),
+        ),
         (
             counts.contains(&0),
             Refusal::new("experts-unreached", "experts that no token reaches").on("model.expert_load"),

@@ -41,7 +41,7 @@ pub fn refuses(job: &Job) -> Option<Refusal> {
     let titans = matches!(job.style.experts, Implementation::Torchtitan { .. });
     let list = [
         (
-            model.experts.is_some() && !titans,
+            model.experts().is_some() && !titans,
             Refusal::new("pipeline-experts", "experts that are not run as torchtitan runs them")
                 .on("framework.experts"),
         ),
@@ -124,7 +124,7 @@ pub fn refuses_halves(job: &Job) -> Option<Refusal> {
         let refusal = Refusal::new("halves-checkpointed", problem).on("activation_checkpointing.policy");
         return Some(refusal.instead(or("activation_checkpointing.policy = \"none\"")));
     }
-    if job.model.experts.is_some() {
+    if job.model.experts().is_some() {
         let problem = format!("{name} has backwards in halves, and those of a mixture of experts are not simulated");
         let refusal = Refusal::new("halves-experts", problem).on("pipeline.schedule");
         return Some(refusal.instead("write pipeline.schedule = \"LoopedBFS\", or take a dense model"));

@@ -3,12 +3,14 @@
 use super::checkpoint::Checkpoint;
 use super::job::Job;
 pub(in crate::runtime) use super::part::Part;
+use crate::model::Layer;
 use crate::model::autocast;
-use crate::model::block::{self, Variant};
+use crate::model::block;
 use crate::model::experts::titan;
 use crate::model::fuse::{self, Compiled, Float8, Policy};
 use crate::model::graph::{Dims, Graph, OpKind, Param};
 use crate::model::head::{self, Head};
+use crate::model::layer::KindId;
 use crate::model::operators::Parameters;
 use crate::model::style::{Modules, Rope};
 use crate::model::unpad::unpad;
@@ -22,7 +24,7 @@ use crate::runtime::optimizer::param::{Role, Shape};
 impl Part {
     /// The whole model.
     pub(in crate::runtime) fn whole(job: &Job) -> Part {
-        Part { embedding: true, blocks: 0..job.model.layers as usize, head: true }
+        Part { embedding: true, blocks: 0..job.model.layers.count() as usize, head: true }
     }
 
     /// How many parameters it has.
@@ -47,7 +49,7 @@ pub(in crate::runtime) struct Graphs {
     pub head: Head,
 }
 
-/// Blocks as their modules' code has them, which differ only in what [`Variant`] says; and of each layer, which is its own.
+/// Layers as their modules' code has them, a graph for each kind; and of each layer, which is its own.
 fn blocks(job: &Job) -> (Vec<Graph>, Vec<usize>) {
     let (dims, compute) = (dims(job), job.multiplies_in());
     let mut style = job.style;
@@ -55,21 +57,16 @@ fn blocks(job: &Job) -> (Vec<Graph>, Vec<usize>) {
         // What a compiled block gathers of its table it lets go of in the same pass.
         style.rope = Rope::Complex;
     }
-    let (mut blocks, mut variants, mut of_block) = (vec![], vec![], vec![]);
-    for layer in 0..job.model.layers {
-        // Transformers masks a sequence as long as the window, too.
-        let seen = job.seq + u64::from(job.style.modules == Modules::Transformers);
-        let window = job.model.window(layer).filter(|&window| window < seen);
-        let variant = Variant { window, experts: job.model.experts_in(layer).is_some() };
-        let at = variants.iter().position(|&known| known == variant).unwrap_or_else(|| {
-            variants.push(variant);
-            let block = block::block(&job.model, dims, compute, variant, style);
-            blocks.push(if job.unpad { unpad(block) } else { block });
-            variants.len() - 1
-        });
-        of_block.push(at);
-    }
-    (blocks, of_block)
+    // Transformers masks a sequence as long as the window, too.
+    let seen = job.seq + u64::from(job.style.modules == Modules::Transformers);
+    let mut layers = job.model.layers.clone();
+    // A window that a sequence does not reach is none.
+    layers.edit(|layer| layer.mixer = layer.mixer.with_window(layer.window().filter(|&window| window < seen)));
+    let write = |layer: &Layer| {
+        let block = block::block(&job.model, dims, compute, layer, style);
+        if job.unpad { unpad(block) } else { block }
+    };
+    (layers.used().iter().map(write).collect(), layers.ids().map(KindId::index).collect())
 }
 
 fn dims(job: &Job) -> Dims {
@@ -215,7 +212,7 @@ pub(in crate::runtime) fn layout(job: &Job, graphs: &Graphs, parts: &[Part]) -> 
 fn told(job: &Job, param: &Param, in_block: bool) -> (Shape, Role) {
     let Param { name, rows, cols } = *param;
     let routed = titan::is_routed(name) || ["feed_forward.w1", "feed_forward.w2", "feed_forward.w3"].contains(&name);
-    match &job.model.experts {
+    match job.model.experts() {
         Some(experts) if routed => {
             let own = if name.ends_with("w2") { job.model.width } else { experts.width };
             (Shape { matrices: rows, rows: own, cols: cols / own }, Role::Expert)
@@ -229,7 +226,7 @@ fn told(job: &Job, param: &Param, in_block: bool) -> (Shape, Role) {
 /// more ranks than experts (torchtitan, `apply_fsdp_to_decoder`). And whether it is the second.
 fn sharded_dim(job: &Job, param: &Param) -> ((u64, u64), bool) {
     let model = &job.model;
-    match &model.experts {
+    match model.experts() {
         Some(experts) if titan::is_routed(param.name) && u64::from(job.fsdp.shard) > experts.count => {
             let second = if param.name == "moe.experts.w2" { model.width } else { experts.width };
             ((second, param.elements() / second), true)

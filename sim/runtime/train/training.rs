@@ -71,7 +71,7 @@ impl<'j> Training<'j> {
         let mut scopes = Scopes {
             root: ScopeId(0),
             embedding: program.add_scope("tok_embeddings".to_owned()),
-            blocks: (0..job.model.layers).map(|layer| program.add_scope(format!("layers.{layer}"))).collect(),
+            blocks: (0..job.model.layers.count()).map(|layer| program.add_scope(format!("layers.{layer}"))).collect(),
             head: program.add_scope("norm, output".to_owned()),
             optimizer: program.add_scope("optimizer".to_owned()),
             metrics: ScopeId(0),

@@ -112,7 +112,7 @@ fn prepared<'j>(job: &'j Job, budget: &Budget) -> Prepared<'j> {
     let mut program = Builder::within(budget, zero.ranks, &streams);
     let scopes = Scopes {
         embedding: program.add_scope("tok_embeddings".to_owned()),
-        blocks: (0..whole.model.layers).map(|layer| program.add_scope(format!("layers.{layer}"))).collect(),
+        blocks: (0..whole.model.layers.count()).map(|layer| program.add_scope(format!("layers.{layer}"))).collect(),
         head: program.add_scope("norm, output".to_owned()),
         optimizer: program.add_scope("optimizer".to_owned()),
     };
@@ -184,7 +184,7 @@ impl Run<'_> {
             program.alloc(Bytes(whole.max_positions * dims / 2 * 8), COMPUTE, Category::Buffer, "freqs_cis");
         }
         if whole.model.position == Position::Alibi && whole.eager.bias_tensor {
-            let elements = whole.model.heads * whole.max_positions * whole.max_positions;
+            let elements = whole.model.heads() * whole.max_positions * whole.max_positions;
             program.alloc(Bytes(elements * DType::Bf16.bytes()), COMPUTE, Category::Buffer, "attention bias");
         }
         let positions = (whole.context > 1).then_some("positions");

@@ -32,7 +32,7 @@ fn keeps_all(job: &Job) -> bool {
 /// Whether units have all of the model's parameters, and leave the root none.
 fn root_has_none(job: &Job) -> bool {
     let wrap = &job.fsdp.wrap;
-    let norm = wrap.norm.is_some() || wrap.head_has_norm || !job.model.final_norm;
+    let norm = wrap.norm.is_some() || wrap.head_has_norm || job.model.final_norm.is_none();
     wrap.blocks.iter().all(Option::is_some)
         && wrap.embedding.is_some()
         && wrap.head.is_some()
@@ -42,7 +42,7 @@ fn root_has_none(job: &Job) -> bool {
 
 /// Whether a matmul is in fp32: all of them, or those of torchtitan's router.
 fn fp32(job: &Job) -> bool {
-    let router = job.model.experts.is_some() && matches!(job.style.experts, Implementation::Torchtitan { .. });
+    let router = job.model.experts().is_some() && matches!(job.style.experts, Implementation::Torchtitan { .. });
     router || job.multiplies_in() == DType::Fp32
 }
 
@@ -126,17 +126,17 @@ pub(super) const RULES: &[Rule<Job>] = &[
     ),
     Rule(
         &["framework.fused_qkv"],
-        |plan| plan.job.model.latent.is_some(),
+        |plan| plan.job.model.latent().is_some(),
         "latent attention has no projections of queries, keys and values to fuse",
     ),
     Rule(
         &["framework.fused_rms_norm"],
-        |plan| matches!(plan.job.model.norm, Norm::Layer { .. }),
+        |plan| matches!(plan.job.model.norms().kind, Norm::Layer { .. }),
         "the model has LayerNorm",
     ),
     Rule(
         &["framework.repeat_kv"],
-        |plan| plan.job.model.heads == plan.job.model.kv_heads,
+        |plan| plan.job.model.heads() == plan.job.model.kv_heads(),
         "every query head has keys and values of its own",
     ),
     Rule(

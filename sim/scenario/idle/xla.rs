@@ -21,12 +21,12 @@ pub(super) const RULES: &[Rule<Job>] = &[
     ),
     Rule(
         &["mesh.expert"],
-        |plan| plan.job.model.experts.is_none() && plan.job.mesh.context == 1,
+        |plan| plan.job.model.experts().is_none() && plan.job.mesh.context == 1,
         "without experts the axis shards as mesh.fsdp does",
     ),
     Rule(
         &["mesh.fsdp_transpose"],
-        |plan| plan.job.model.experts.is_none(),
+        |plan| plan.job.model.experts().is_none(),
         "without experts the axis shards as mesh.fsdp does",
     ),
     Rule(&["xla.activation_embed"], |plan| plan.job.mesh.tensor == 1, "mesh.tensor is 1, and the width is not split"),

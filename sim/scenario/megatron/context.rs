@@ -33,7 +33,7 @@ pub(super) fn sharing(
         return Err(reader.plan(at, problem, remedy));
     }
     let way = way(reader, table)?;
-    if model.sliding_window.is_some() && !way.windows {
+    if model.has_windows() && !way.windows {
         let problem =
             format!("\"{}\" passes keys round a ring, and {} attends to a window of them", way.name, model.name);
         let remedy = "write megatron.cp_comm_type = \"all_gather\" or \"a2a\", or mesh.cp = 1";
@@ -57,7 +57,7 @@ pub(super) fn sharing(
 
 /// Whole heads for each of so many ranks, of those that tensor-parallel ranks leave.
 fn splits(model: &ModelConfig, tp: u64, (way, ranks): (&Way, u64)) -> Result<(), String> {
-    let counts = [(model.heads, "heads"), (model.kv_heads, "key-value heads")];
+    let counts = [(model.heads(), "heads"), (model.kv_heads(), "key-value heads")];
     let Some((count, what)) = counts.into_iter().find(|(count, _)| !count.is_multiple_of(tp * ranks)) else {
         return Ok(());
     };

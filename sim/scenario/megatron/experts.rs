@@ -28,7 +28,7 @@ pub(super) fn mesh(
     (mesh, sequence_parallel): (Mesh, bool),
 ) -> Result<Mesh, ScenarioError> {
     let written = scenario.mesh.get_ref();
-    let Some(experts) = &model.experts else {
+    let Some(experts) = model.experts() else {
         return match written.ep.as_ref().or(written.etp.as_ref()) {
             Some(at) => {
                 let problem = format!("mesh.ep and mesh.etp spread experts over ranks, and {} has none", model.name);
@@ -106,7 +106,7 @@ pub(super) fn mixture(
         table.moe_shared_expert_overlap.as_ref().map(|at| at.span()),
         table.waited_collectives.as_ref().map(|at| at.span()),
     ];
-    if model.experts.is_none() {
+    if model.experts().is_none() {
         return match keys.into_iter().flatten().next() {
             Some(span) => {
                 let problem = format!("the key says how experts are run, and {} has none", model.name);
@@ -128,7 +128,7 @@ pub(super) fn mixture(
         let problem = "moe_permute_fusion is Transformer Engine's, and megatron.implementation is \"local\"";
         return Err(reader.plan(at, problem, "write megatron.implementation = \"transformer_engine\""));
     }
-    if model.sinks {
+    if model.has_sinks() {
         reader.note("attention with sinks is taken to be as fast as without");
     }
     Ok(Some(Mixture {
@@ -178,7 +178,7 @@ fn drawn(
     capacity: bool,
 ) -> Result<bool, ScenarioError> {
     let Some(at) = table.moe_router_force_load_balancing.as_ref().filter(|at| *at.get_ref()) else { return Ok(false) };
-    if model.experts.as_ref().is_some_and(|experts| experts.load != Load::Balanced) {
+    if model.experts().is_some_and(|experts| experts.load != Load::Balanced) {
         let problem =
             "moe_router_force_load_balancing lets every token draw its experts, and model.expert_load says otherwise";
         return Err(reader.plan(at, problem, "remove one of the two keys"));

@@ -169,8 +169,8 @@ fn layers(
     job: &Settled<'_>,
 ) -> Result<(), ScenarioError> {
     let Settled { model, block, mixture, .. } = *job;
-    let experts = model.experts.is_some();
-    let dense = !experts || model.experts.as_ref().is_some_and(|experts| experts.dense_first > 0);
+    let experts = model.experts().is_some();
+    let dense = model.dense().is_some();
     let attention = whole || scope.attention;
     let (recompute, again) = (block.recompute, block.again);
     let alltoall = mixture.is_some_and(|run| run.dispatcher.name == "alltoall");
@@ -182,7 +182,7 @@ fn layers(
     let checkpointed = attention && recompute == Recompute::Core
         || (whole || scope.feed_forward) && again.feed_forward
         || experts && (mixed || scope.router) && (again.mixture || again.shared);
-    let shared = model.experts.as_ref().is_some_and(|experts| experts.shared > 0);
+    let shared = model.experts().is_some_and(|experts| experts.shared > 0);
     let overlaps = mixture.is_some_and(|run| run.shared_overlap);
     let cases: [Case<'_>; 17] = [
         (
@@ -265,7 +265,7 @@ fn layers(
             "graphs around linears in fp8 are not simulated",
             NARROWER,
         ),
-        (model.latent.is_some() && attention, "graphs around latent attention are not simulated", NARROWER),
+        (model.latent().is_some() && attention, "graphs around latent attention are not simulated", NARROWER),
     ];
     refuse(reader, at, &cases)
 }

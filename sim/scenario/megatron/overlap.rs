@@ -17,7 +17,7 @@ pub(super) fn asked<'t>(
     (model, mesh): (&ModelConfig, Mesh),
 ) -> Result<Option<&'t Spanned<bool>>, ScenarioError> {
     let Some(at) = table.overlap_moe_expert_parallel_comm.as_ref().filter(|at| *at.get_ref()) else { return Ok(None) };
-    if model.experts.is_none() {
+    if model.experts().is_none() {
         let problem = format!("the key says how experts are run, and {} has none", model.name);
         return Err(reader.plan(at, problem, "remove the key"));
     }
@@ -94,7 +94,7 @@ pub(super) fn shared(
     table: &written::Megatron,
     (model, dispatcher): (&ModelConfig, &Dispatcher),
 ) -> Result<bool, ScenarioError> {
-    let has_some = model.experts.as_ref().is_some_and(|experts| experts.shared > 0);
+    let has_some = model.experts().is_some_and(|experts| experts.shared > 0);
     let Some(at) = table.moe_shared_expert_overlap.as_ref().filter(|at| *at.get_ref()) else {
         let written = table.moe_shared_expert_overlap.is_some();
         let assumes = has_some && dispatcher.beside && !written;

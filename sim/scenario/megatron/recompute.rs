@@ -17,7 +17,7 @@ pub(super) fn asked(
 ) -> Result<(Recompute, Again), ScenarioError> {
     let whole = recompute(reader, table)?;
     let Some(at) = &table.recompute_modules else {
-        if model.experts.is_some() {
+        if model.experts().is_some() {
             reader.assume("megatron.recompute_modules", (), Value::Array(vec![]));
         }
         return Ok((whole, Again::default()));
@@ -37,8 +37,8 @@ pub(super) fn asked(
         mixture: has(Module::Moe),
         shared: has(Module::SharedExperts),
     };
-    let fused = implementation == Implementation::TransformerEngine && model.latent.is_none();
-    if again.norms && fused && model.experts.is_none() {
+    let fused = implementation == Implementation::TransformerEngine && model.latent().is_none();
+    if again.norms && fused && model.experts().is_none() {
         reader.note("layernorm in recompute_modules does nothing: Transformer Engine's norms are parts of its linears");
     }
     Ok((if has(Module::CoreAttn) { Recompute::Core } else { whole }, again))
@@ -51,7 +51,7 @@ fn check(
     model: &ModelConfig,
 ) -> Result<(), ScenarioError> {
     let has = |module| at.get_ref().contains(&module);
-    let experts = model.experts.as_ref();
+    let experts = model.experts();
     for (module, name, missing) in [
         (Module::MoeAct, "moe_act", experts.is_none().then_some("experts")),
         (Module::Moe, "moe", experts.is_none().then_some("experts")),
@@ -60,7 +60,7 @@ fn check(
             "shared_experts",
             experts.is_none_or(|experts| experts.shared == 0).then_some("shared experts"),
         ),
-        (Module::MlaUpProj, "mla_up_proj", model.latent.is_none().then_some("latent attention")),
+        (Module::MlaUpProj, "mla_up_proj", model.latent().is_none().then_some("latent attention")),
     ] {
         if let (true, Some(missing)) = (has(module), missing) {
             let problem = format!("recompute_modules names {name}, and {} has no {missing}", model.name);

@@ -82,7 +82,7 @@ impl Chunk {
     /// Whether angles of rotary embeddings are among what captured blocks are given.
     pub(in crate::runtime::megatron) fn static_angles(&self) -> u64 {
         let starts = self.layers().filter_map(|layer| self.captured(layer)).any(|(_, range)| range.start == 0);
-        let rotates = matches!(self.job.model.position, Position::Rope { .. }) && self.job.model.latent.is_none();
+        let rotates = matches!(self.job.model.position, Position::Rope { .. }) && self.job.model.latent().is_none();
         if starts && rotates { angle_bytes(self.dims.s, self.dims.r) } else { 0 }
     }
 

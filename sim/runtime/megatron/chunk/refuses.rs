@@ -15,7 +15,7 @@ fn is_blockwise(job: &Job, parameters: bool) -> bool {
 /// Whether norms on queries and keys, if any, are of a head each, without biases and Transformer Engine's.
 fn heads_norms(job: &Job) -> bool {
     let engine = job.block.implementation == Implementation::TransformerEngine;
-    engine && job.model.qk_norm == Some(QkNorm::PerHead) && job.model.norm == Norm::Rms
+    engine && job.model.qk_norm() == Some(QkNorm::PerHead) && job.model.norms().kind == Norm::Rms
 }
 
 /// Whether tensor cores can multiply all sizes in fp8: widths in 16s, tokens in 8s
@@ -30,7 +30,7 @@ fn multiplies_in_fp8(job: &Job) -> bool {
 /// gathered (`utils.py`, `assert_dim_for_all_gather`).
 fn parts_fill_blocks(job: &Job) -> bool {
     let d = builder::dims(job);
-    let ranks = job.model.latent.map_or([None; 2], |latent| [latent.query_rank, Some(latent.rank)]);
+    let ranks = job.model.latent().map_or([None; 2], |latent| [latent.query_rank, Some(latent.rank)]);
     let sizes = [d.local_tokens(), d.d].into_iter().chain(ranks.into_iter().flatten());
     !d.tensor.sequence || sizes.into_iter().all(|size| size.is_multiple_of(128))
 }
@@ -76,15 +76,15 @@ impl Chunk {
                 Refusal::new("context-parallel-flash-core", "context parallelism without a flash core").on("mesh.cp"),
             ),
             (
-                model.kv_heads < u64::from(job.mesh.tp),
+                model.kv_heads() < u64::from(job.mesh.tp),
                 Refusal::new("few-kv-heads", "fewer key-value heads than tensor-parallel ranks").on("mesh.tp"),
             ),
             (
-                model.sinks && !(engine && job.block.core == Core::Flash),
+                model.has_sinks() && !(engine && job.block.core == Core::Flash),
                 Refusal::new("sinks-flash-core", "attention sinks without a flash core").on("megatron.attention"),
             ),
             (
-                model.sinks && job.mesh.cp > 1,
+                model.has_sinks() && job.mesh.cp > 1,
                 Refusal::new("sinks-context-parallel", "attention sinks of a sequence that ranks share").on("mesh.cp"),
             ),
             (
@@ -96,20 +96,20 @@ impl Chunk {
                 .on("megatron.tp_comm_overlap"),
             ),
             (
-                model.qk_norm.is_some() && !heads_norms(job),
+                model.qk_norm().is_some() && !heads_norms(job),
                 Refusal::new("qk-norms", "norms on queries and keys other than Transformer Engine's, head by head"),
             ),
             (
-                model.sliding_window.is_some() && !(engine && job.block.core == Core::Flash),
+                model.has_windows() && !(engine && job.block.core == Core::Flash),
                 Refusal::new("window-flash-core", "a sliding window without a flash core").on("megatron.attention"),
             ),
             (
-                model.sliding_window.is_some() && job.mesh.cp > 1 && !job.mesh.sharing.way.windows,
+                model.has_windows() && job.mesh.cp > 1 && !job.mesh.sharing.way.windows,
                 Refusal::new("window-ring", "a sliding window of a sequence whose keys go round a ring")
                     .on("megatron.cp_comm_type"),
             ),
             (
-                model.norm_placement != NormPlacement::Pre,
+                model.norms().placement != NormPlacement::Pre,
                 Refusal::new("norm-placement", "norms elsewhere than before attention and feed-forward"),
             ),
             (
@@ -117,11 +117,11 @@ impl Chunk {
                 Refusal::new("alibi-flash-core", "linear biases in a flash kernel").on("megatron.attention"),
             ),
             (
-                engine && model.embedding_norm,
+                engine && model.embedding_norm.is_some(),
                 Refusal::new("embedding-norm-transformer-engine", "a norm on the embedding with Transformer Engine")
                     .on("megatron.implementation"),
             ),
-            (model.attention_softcap || model.logit_softcap, Refusal::new("soft-caps", "capped scores or logits")),
+            (model.caps_scores() || model.logit_softcap, Refusal::new("soft-caps", "capped scores or logits")),
         ];
         Refusal::first(cases)
             .or_else(|| latent::refuses(job).or_else(|| experts::refuses(job)))

@@ -26,7 +26,7 @@ pub fn unfit(
                 .instead("write mesh.pp = 1"),
         ),
         (
-            model.experts.is_some(),
+            model.experts().is_some(),
             Refusal::new("megatron-fsdp-experts", "Megatron-FSDP of a mixture of experts")
                 .instead("take a dense model"),
         ),

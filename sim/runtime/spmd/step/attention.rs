@@ -14,8 +14,8 @@ impl Step<'_> {
     /// Bytes of keys and values of whole sequences.
     fn sequence_bytes(&self) -> u64 {
         let model = &self.job.model;
-        let kv_heads = (model.kv_heads / u64::from(self.job.mesh.tensor)).max(1);
-        2 * HALF * kv_heads * model.head_dim * self.job.batch * self.job.seq
+        let kv_heads = (model.kv_heads() / u64::from(self.job.mesh.tensor)).max(1);
+        2 * HALF * kv_heads * model.head_dim() * self.job.batch * self.job.seq
     }
 
     /// Keys, and values, of whole sequences from all chips that share them, while the step waits

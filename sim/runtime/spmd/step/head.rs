@@ -40,7 +40,7 @@ impl Step<'_> {
                 // backward is over, and the gradient of logits with it. A step that is short of memory reduces it first: so it is
                 // written without experts, where the loss needs the most memory either way.
                 let how = self.settle(self.job.flags.scatter, self.tokens(), self.all());
-                let waits = self.job.clip && how == Overlap::Windowed && self.job.model.experts.is_some();
+                let waits = self.job.clip && how == Overlap::Windowed && self.job.model.experts().is_some();
                 let late = self.job.late_loss();
                 match waits || (late && self.late_loss.is_none()) {
                     true => self.late_head = Some([normed, scores]),

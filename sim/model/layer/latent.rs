@@ -1,8 +1,11 @@
 //! Sizes of latent attention.
 
-/// Sizes of latent attention.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Latent attention: keys and values of all heads from one short vector per token. Queries and keys have H = U + R
+/// dimensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct LatentAttention {
+    /// N: heads.
+    pub heads: u64,
     /// G: length of the vector that queries are made from; none: from the hidden state.
     pub query_rank: Option<u64>,
     /// J: length of the vector that keys and values are made from.
@@ -16,12 +19,17 @@ pub struct LatentAttention {
 }
 
 impl LatentAttention {
-    /// Parameters of one block's attention, of a model so wide with so many heads: linears without biases and RMS norms on the
-    /// short vectors.
-    pub fn params(&self, (d, n): (u64, u64)) -> u64 {
+    /// H: dimensions of a head's queries and keys.
+    pub fn head_dim(&self) -> u64 {
+        self.plain + self.rotated
+    }
+
+    /// Parameters of one layer's attention in a model so wide: linears without biases and RMS norms on the short vectors.
+    pub(super) fn params(&self, d: u64) -> u64 {
+        let n = self.heads;
         let query = match self.query_rank {
-            Some(rank) => d * rank + rank + rank * n * (self.plain + self.rotated),
-            None => d * n * (self.plain + self.rotated),
+            Some(rank) => d * rank + rank + rank * n * self.head_dim(),
+            None => d * n * self.head_dim(),
         };
         let latent = d * (self.rank + self.rotated) + self.rank;
         query + latent + self.rank * n * (self.plain + self.value) + n * self.value * d
