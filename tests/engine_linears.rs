@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use windtunnel::model::block;
 use windtunnel::model::style::{Linears, Style};
 use windtunnel::program::{Builder, Category, DType, Instr, Program, Work};
-use windtunnel::runtime::eager::{Eager, Mode, ParamMap};
+use windtunnel::runtime::eager::framework::Torch;
+use windtunnel::runtime::eager::{Eager, FrameworkState, Mode, ParamMap};
 
 use crate::make;
 
@@ -67,7 +68,12 @@ fn a_transposed_byte_of_every_input_and_weight_is_kept_for_backward() {
     let kept = |linears| {
         let style = Style { linears, ..job.style };
         let graph = block::block(&job.model, dims, DType::Bf16, job.model.layers.at(0), style);
-        let mut eager = Eager::new(Builder::new(1, &["compute"]), job.eager, graph.params.len());
+        let mut eager = Eager::new(
+            Builder::new(1, &["compute"]),
+            job.eager,
+            graph.params.len(),
+            FrameworkState::Torch(Torch::default()),
+        );
         let input = eager.storage(2 * dims.tokens() * dims.d, "input");
         let (_, output) = eager.forward(&graph, input, ParamMap::from(0), Mode::Train);
         eager.release(output);

@@ -10,8 +10,9 @@ use windtunnel::model::{
 };
 use windtunnel::program::builder::Section;
 use windtunnel::program::{Builder, Collective, DType, Instr, Pass, Program, StreamId, Work};
+use windtunnel::runtime::eager::framework::Megatron;
 use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
-use windtunnel::runtime::eager::{Eager, LayerNorm, TensorGroup};
+use windtunnel::runtime::eager::{Eager, FrameworkState, LayerNorm, TensorGroup};
 use windtunnel::runtime::megatron::{
     self, Again, Block, Chunk, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Job, Loader, Matmuls,
     Mesh, Optimizer, Overlap, Pipeline, Recompute, Sharing,
@@ -142,11 +143,11 @@ fn kept(job: &Job, layers: u64) -> u64 {
     let group = program.add_group(job.mesh.tensor());
     program.section(Section::Step);
     let chunk = Chunk::new(job, false, false, 0..layers, 0);
-    let mut eager = Eager::new(program, job.eager(), chunk.params().len());
-    eager.main = Some(MainGradients::new(DType::Fp32, true, Box::new(Nothing)));
+    let mut megatron = Box::new(Megatron::new(MainGradients::new(DType::Fp32, true, Box::new(Nothing))));
     if job.mesh.tp > 1 {
-        eager.tensor = Some(TensorGroup { group, ranks: 2, stream: StreamId(1), norms: None });
+        megatron.tensor = Some(TensorGroup { group, ranks: 2, stream: StreamId(1) });
     }
+    let mut eager = Eager::new(program, job.eager(), chunk.params().len(), FrameworkState::Megatron(megatron));
     let input = eager.storage(SEQ * WIDTH * 2 / u64::from(job.mesh.tp), "input");
     let _ = chunk.forward(&mut eager, Some(input));
     let program = eager.program.finish();

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use windtunnel::program::{Builder, Category, DType, Instr, MatmulLayout, Program, Work};
-use windtunnel::runtime::eager::Eager;
+use windtunnel::runtime::eager::framework::{Megatron, WeightGradients};
 use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
+use windtunnel::runtime::eager::{Eager, FrameworkState};
 use windtunnel::runtime::megatron::Chunk;
 use windtunnel::scenario::predict;
 use windtunnel::scenario::predict::{Prediction, Settings};
@@ -106,17 +107,18 @@ fn inputs_and_output_gradients_of_all_linears_are_held_until_the_weights_gradien
     let job = job.split().expect("a job of Megatron's");
     let after = |weights: bool| {
         let chunk = Chunk::new(job, false, false, 0..3, 0);
-        let mut eager = Eager::new(Builder::new(1, &["compute"]), job.eager(), chunk.params().len());
-        eager.main = Some(MainGradients::new(DType::Fp32, true, Box::new(Nothing)));
+        let megatron = Box::new(Megatron::new(MainGradients::new(DType::Fp32, true, Box::new(Nothing))));
+        let framework = FrameworkState::Megatron(megatron);
+        let mut eager = Eager::new(Builder::new(1, &["compute"]), job.eager(), chunk.params().len(), framework);
         let hidden = 2 * job.seq * job.batch * job.model.width;
         let input = eager.storage(hidden, "input");
         let (frame, output) = chunk.forward(&mut eager, Some(input));
         eager.release(output);
         let gradient = eager.storage_as(hidden, Category::BackwardTemporary, "gradient");
-        eager.deferred = Some(vec![]);
+        eager.framework.megatron_mut().unwrap().weights = WeightGradients::Deferred(vec![]);
         let made = chunk.backward(&mut eager, frame, Some(gradient)).unwrap();
         eager.release(made);
-        let list = eager.deferred.take().unwrap();
+        let list = eager.framework.megatron_mut().unwrap().weights.take_deferred();
         assert_eq!(list.len(), 3 * 4);
         if weights {
             eager.run_deferred(list);

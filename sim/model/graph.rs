@@ -191,8 +191,8 @@ pub struct Op {
     pub params: Vec<ParamId>,
     /// Values whose last Python reference goes away after this operator, in order.
     pub drops: Vec<ValueId>,
-    /// Whether it runs on a stream beside that of most.
-    pub beside: bool,
+    /// Whether it runs on a side stream, and overlaps with most others.
+    pub side_stream: bool,
 }
 
 /// The forward of one module.
@@ -212,15 +212,15 @@ pub struct Graph {
     pub output: ValueId,
     /// Causal attention with this many queries per head, or none.
     pub causal: bool,
-    /// Operators that run again in backward on their own.
-    pub again: Vec<Again>,
+    /// Parts that are recomputed in backward on their own.
+    pub recomputed: Vec<Recomputed>,
     /// The order of backward, where it is not from the last operator to the first.
     pub order: Vec<usize>,
 }
 
-/// Operators in a row that run again in backward.
+/// Operators in a row that are recomputed in backward.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Again {
+pub struct Recomputed {
     /// Which.
     pub ops: std::ops::Range<usize>,
     /// A later operator, after which their results are let go of until backward comes to it; none: results are kept.

@@ -14,8 +14,8 @@ pub enum InternLmOp {
     Norm {
         /// Whether the residual is added first.
         adds: bool,
-        /// Whether it is run again in backward (`dropout_selective_checkpoint`).
-        again: bool,
+        /// Whether it is recomputed in backward (`dropout_selective_checkpoint`).
+        recompute: bool,
     },
     /// `RotaryEmbedding`: queries and keys turned in place, in the mixed product of one linear; the host asks for the
     /// largest position first.

@@ -78,7 +78,7 @@ impl Fp8 {
 
 /// An operator of multi-token prediction (`core/transformer/multi_token_prediction.py`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AheadOp {
+pub enum MtpOp {
     /// Each row moved by one place, its last place zero (`roll_tensor`).
     Roll,
     /// A linear's result, split on its width, gathered from the tensor-parallel ranks and put side by side.
@@ -99,7 +99,7 @@ pub enum AheadOp {
 /// How the sum of a row-parallel product is scattered beside its matmul (`proj_fprop` and `fc2_fprop` of `--tp-comm-overlap-cfg`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scatter {
-    /// `pipeline`: in parts of the columns, by a kernel on so many processors (`num_sm`), which the matmul leaves to it; 0: it
+    /// `pipeline`: in parts of the columns, by a kernel on so many SMs (`num_sm`), which the matmul leaves to it; 0: it
     /// leaves none (without `set_sm_margin`), and is slowed while the kernel runs.
     Pipeline(u8),
     /// `ring_exchange`: in parts of the rows, each sent to the rank that adds them up.
@@ -182,8 +182,8 @@ pub enum MegatronOp {
         /// Whether linear biases are added to the scores by the first matmul, which starts from a copy of them (BLOOM:
         /// bigscience-workshop/Megatron-DeepSpeed@49d21af2, `megatron/model/transformer.py`).
         biased: bool,
-        /// Whether it is run again in backward (`--recompute-granularity selective`).
-        again: bool,
+        /// Whether it is recomputed in backward (`--recompute-granularity selective`).
+        recompute: bool,
     },
     /// A norm of Transformer Engine's. Parameters: weight, bias if any.
     Norm,
@@ -237,8 +237,8 @@ pub enum MegatronOp {
     /// Scores, softmax and context in one kernel, forward and backward (cuDNN's or FlashAttention). Inputs: queries, keys,
     /// values, the mask.
     FlashCore {
-        /// Whether it is run again in backward.
-        again: bool,
+        /// Whether it is recomputed in backward.
+        recompute: bool,
         /// Keys that a query reaches; none: all before it.
         window: Option<u64>,
     },
@@ -251,7 +251,7 @@ pub enum MegatronOp {
     /// What latent attention does between its projections.
     Latent(LatentOp),
     /// What multi-token prediction does beside ordinary modules.
-    Ahead(AheadOp),
+    Mtp(MtpOp),
     /// What a mixture of experts does.
     Routed(RoutedOp),
     /// The masked mean of the losses (`pretrain_gpt.py`, `loss_func`). Inputs: losses, the loss mask. Outputs: the loss,
@@ -281,7 +281,7 @@ impl MegatronOp {
             | MegatronOp::FlashCore { .. }
             | MegatronOp::VocabularyLoss { .. }
             | MegatronOp::Latent(_)
-            | MegatronOp::Ahead(_)
+            | MegatronOp::Mtp(_)
             | MegatronOp::Routed(_)
             | MegatronOp::MaskedMean => params,
         }
@@ -307,7 +307,7 @@ impl MegatronOp {
             | MegatronOp::FlashCore { .. }
             | MegatronOp::VocabularyLoss { .. }
             | MegatronOp::Latent(_)
-            | MegatronOp::Ahead(_)
+            | MegatronOp::Mtp(_)
             | MegatronOp::Routed(
                 RoutedOp::Route { .. }
                 | RoutedOp::Count { .. }

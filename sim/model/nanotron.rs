@@ -14,7 +14,7 @@ pub enum NanotronOp {
         /// Rows of the rank's part of it.
         outputs: u64,
         /// Whether parts are gathered again in backward (`tp_recompute_allgather`), or the gathered input is kept.
-        again: bool,
+        regather: bool,
     },
     /// `_RowLinearAsyncCommunication`: a product, then the sum over ranks, scattered; the gradient's parts are gathered
     /// beside the product of the rank's own. Parameter: weight.

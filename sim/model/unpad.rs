@@ -39,5 +39,5 @@ fn like(graph: &mut Graph, value: ValueId) -> ValueId {
 }
 
 fn moves(kind: OpKind, module: &'static str, from: ValueId, to: ValueId) -> Op {
-    Op { kind, module, inputs: vec![from], outputs: vec![to], params: vec![], drops: vec![], beside: false }
+    Op { kind, module, inputs: vec![from], outputs: vec![to], params: vec![], drops: vec![], side_stream: false }
 }

@@ -10,7 +10,7 @@ mod rotation;
 
 pub use rotation::{Method, Rotate, Rotation};
 
-use super::eager::{COMPUTE, Eager, ParamMap, Storage, attention_shape};
+use super::eager::{COMPUTE, Eager, MatmulShape, ParamMap, Storage, attention_shape};
 use crate::model::fuse::{Compiled, Kernel, Launch, TensorId};
 use crate::model::graph::Graph;
 use crate::program::{Category, Dispatch, Pass, Work};
@@ -126,12 +126,17 @@ impl Eager {
         self.program.set_pass(pass);
     }
 
+    /// The ranks that share a sequence, where some do.
+    fn rotation(&self) -> Option<Rotation> {
+        self.framework.torch()?.context
+    }
+
     /// One kernel: its results, taken over or new, and its launch.
     fn kernel(&mut self, graph: &Graph, compiled: &Compiled, kernel: &Kernel, frame: &mut CompiledFrame) {
         let dispatch = Dispatch::Compiled;
         if let Launch::Attention { op, window, backward: true } = kernel.launch {
             let op = &graph.ops[op];
-            let made = match self.context {
+            let made = match self.rotation() {
                 Some(rotation) => self.ring_attention_gradients(graph, op, rotation, kernel.name),
                 None => self.attention_gradients(graph, op, window, dispatch),
             };
@@ -155,7 +160,7 @@ impl Eager {
                 self.matmul_scatter(kernel.name, work, (bytes, dtype), dispatch);
             }
             Launch::Matmul(Work::Matmul { m, n, k, dtype, layout }) => {
-                self.matmul(kernel.name, (m, n, k), dtype, layout, dispatch);
+                self.matmul(kernel.name, MatmulShape { m, n, k }, dtype, layout, dispatch);
             }
             Launch::Matmul(work) | Launch::Library(work) | Launch::Fused(work) => {
                 self.program.launch(COMPUTE, kernel.name, work, dispatch);
@@ -164,7 +169,7 @@ impl Eager {
             Launch::Attention { op, window, .. } => {
                 self.ask_before_attention(dispatch);
                 let op = &graph.ops[op];
-                if let Some(rotation) = self.context {
+                if let Some(rotation) = self.rotation() {
                     return self.ring_attention(graph, op, rotation, kernel.name);
                 }
                 let (shape, dtype) = (attention_shape(graph, op, window), graph.values[op.inputs[0]].dtype);

@@ -10,7 +10,6 @@
 //! Megatron-DeepSpeed runs the same modules in DeepSpeed's pipeline engine, with messages of its own (`deepspeed`). Where a
 //! schedule spreads the vocabulary over pipeline ranks, each runs its part of the embedding and of the head (`vocabulary`).
 
-mod ahead;
 mod batch;
 mod blocks;
 mod buckets;
@@ -30,6 +29,7 @@ mod latent;
 mod layers;
 mod messages;
 mod modules;
+mod mtp;
 mod optimizer;
 mod p2p;
 mod python;

@@ -346,7 +346,7 @@ pub(super) fn eager(
         norm_code: NormCode::Torch,
         layer_norm: LayerNorm::Torch,
         bias_tensor,
-        multiprocessors: topology.chip.cores,
+        sms: topology.chip.cores,
         early_stop,
         copies_gradients: false,
         attention_reads_back: scenario.attention.reads_back.unwrap_or(false),

@@ -315,7 +315,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
             norm_code: NormCode::Torch,
             layer_norm: LayerNorm::Torch,
             bias_tensor: true,
-            multiprocessors: 132,
+            sms: 132,
             early_stop: config.early_stop,
             attention_reads_back: false,
             copies_gradients: false,

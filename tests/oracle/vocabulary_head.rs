@@ -3,9 +3,10 @@
 
 use serde_json::Value;
 use windtunnel::program::{Builder, DType, GroupId, Instr, Mark, Program, StreamId};
-use windtunnel::runtime::eager::Eager;
+use windtunnel::runtime::eager::framework::Megatron;
 use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
 use windtunnel::runtime::eager::spread::{Meet, Part};
+use windtunnel::runtime::eager::{Eager, FrameworkState};
 
 use super::cases;
 use crate::make;
@@ -44,9 +45,8 @@ fn phases(program: &Program) -> Vec<Phase> {
 fn eager() -> Eager {
     let scenario = make::parse(make::TINY);
     let settings = scenario.job.train().expect("a job of PyTorch's own").eager;
-    let mut eager = Eager::new(Builder::new(1, &["compute", "other"]), settings, 1);
-    eager.main = Some(MainGradients::new(DType::Fp16, true, Box::new(Nothing)));
-    eager
+    let megatron = Box::new(Megatron::new(MainGradients::new(DType::Fp16, true, Box::new(Nothing))));
+    Eager::new(Builder::new(1, &["compute", "other"]), settings, 1, FrameworkState::Megatron(megatron))
 }
 
 fn end(eager: &mut Eager) {

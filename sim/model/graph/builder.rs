@@ -1,6 +1,6 @@
 //! Writes a module's operators down, one after the other.
 
-use super::{Again, Axis, Dims, Graph, Op, OpKind, Param, ParamId, Value, ValueId, order};
+use super::{Axis, Dims, Graph, Op, OpKind, Param, ParamId, Recomputed, Value, ValueId, order};
 use crate::model::operators::Activation;
 use crate::program::DType;
 
@@ -9,8 +9,8 @@ use crate::program::DType;
 pub struct GraphBuilder {
     graph: Graph,
     compute: DType,
-    /// Whether operators now run on a stream beside that of most.
-    beside: bool,
+    /// Whether operators now run on a side stream.
+    side_stream: bool,
     /// Operators whose backward comes as early as it can.
     early: Vec<usize>,
 }
@@ -31,10 +31,10 @@ impl GraphBuilder {
             params: vec![],
             output: 0,
             causal: true,
-            again: vec![],
+            recomputed: vec![],
             order: vec![],
         };
-        let mut builder = GraphBuilder { graph, compute, beside: false, early: vec![] };
+        let mut builder = GraphBuilder { graph, compute, side_stream: false, early: vec![] };
         let value = builder.value_of(input.0, input.1, input.2);
         (builder, value)
     }
@@ -201,8 +201,8 @@ impl GraphBuilder {
         params: &[ParamId],
         outputs: Vec<ValueId>,
     ) {
-        let (inputs, params, beside) = (inputs.to_vec(), params.to_vec(), self.beside);
-        let op = Op { kind, module, inputs, outputs, params, drops: vec![], beside };
+        let (inputs, params, side_stream) = (inputs.to_vec(), params.to_vec(), self.side_stream);
+        let op = Op { kind, module, inputs, outputs, params, drops: vec![], side_stream };
         self.graph.ops.push(op);
     }
 
@@ -213,21 +213,21 @@ impl GraphBuilder {
         }
     }
 
-    /// All operators from `first` on run again in backward.
-    pub fn again_from(&mut self, first: usize) {
-        self.graph.again.push(Again { ops: first..self.ops(), until: None });
+    /// All operators from `first` on are recomputed in backward.
+    pub fn recompute_from(&mut self, first: usize) {
+        self.graph.recomputed.push(Recomputed { ops: first..self.ops(), until: None });
     }
 
-    /// These operators do, and their results are let go of now, until backward comes to the latest operator.
+    /// These operators are recomputed in backward, and their results let go of now, until backward comes to the latest operator.
     pub fn let_go_of(&mut self, ops: std::ops::Range<usize>) {
-        self.graph.again.push(Again { ops, until: Some(self.ops() - 1) });
+        self.graph.recomputed.push(Recomputed { ops, until: Some(self.ops() - 1) });
     }
 
-    /// What is written runs on a stream beside that of most.
-    pub fn beside<T>(&mut self, write: impl FnOnce(&mut GraphBuilder) -> T) -> T {
-        let before = std::mem::replace(&mut self.beside, true);
+    /// What is written runs on a side stream.
+    pub fn on_side_stream<T>(&mut self, write: impl FnOnce(&mut GraphBuilder) -> T) -> T {
+        let before = std::mem::replace(&mut self.side_stream, true);
         let made = write(self);
-        self.beside = before;
+        self.side_stream = before;
         made
     }
 

@@ -29,7 +29,7 @@ impl Graph {
     /// Whether an operator reads a value that was made on another stream than its own.
     pub fn comes_from_elsewhere(&self, op: &Op, value: usize) -> bool {
         !self.order.is_empty()
-            && self.ops.iter().any(|maker| maker.outputs.contains(&value) && maker.beside != op.beside)
+            && self.ops.iter().any(|maker| maker.outputs.contains(&value) && maker.side_stream != op.side_stream)
     }
 }
 

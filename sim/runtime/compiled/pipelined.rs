@@ -7,7 +7,7 @@
 //! own last; the t partial results are added up in one kernel. Buffers that others read lie outside PyTorch's allocator.
 //!
 //! Assumed: reading a part takes what a collective of its size takes (copy engines do it, so nothing is taken from the
-//! matmuls' processors in truth), and barriers between ranks nothing.
+//! matmuls' SMs in truth), and barriers between ranks nothing.
 
 use crate::program::{Collective, Comm, DType, Dispatch, MemoryKind, Work};
 use crate::runtime::eager::{COMPUTE, Eager, TensorGroup};
@@ -39,7 +39,7 @@ impl Eager {
         (bytes, dtype, keeps): (u64, DType, bool),
         dispatch: Dispatch,
     ) {
-        let Some(tensor) = self.tensor else { return };
+        let Some(tensor) = self.framework.tensor() else { return };
         let parts = tensor.ranks;
         self.local_copy("symm_mem.copy_shard", bytes / parts);
         self.program.wait_stream(tensor.stream, COMPUTE);
@@ -66,7 +66,7 @@ impl Eager {
         (bytes, dtype): (u64, DType),
         dispatch: Dispatch,
     ) {
-        let Some(tensor) = self.tensor else { return };
+        let Some(tensor) = self.framework.tensor() else { return };
         let parts = tensor.ranks;
         let partials = self.storage(bytes, "symm_mem.stacked_partials");
         for part in 0..parts {

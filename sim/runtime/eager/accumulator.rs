@@ -16,7 +16,7 @@ impl Eager {
         if !self.settings.copies_gradients {
             return self.temporary(bytes, name);
         }
-        let copies = copies(u64::from(self.settings.multiprocessors), d.b, d.n);
+        let copies = copies(u64::from(self.settings.sms), d.b, d.n);
         let all = self.temporary(copies * bytes, name);
         // All are written with zeros, and all but the first are read once more when they are summed.
         self.pointwise("aten.zeros", MemoryKind::Copy, (copies - 1) * bytes, copies * bytes, self.settings.backward);

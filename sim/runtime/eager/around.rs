@@ -2,6 +2,7 @@
 
 pub use super::state::{Around, Place};
 
+use super::state::FrameworkState;
 use super::{Eager, Frame};
 use crate::model::graph::{Graph, Op};
 use crate::model::operators::Stop;
@@ -9,11 +10,19 @@ use crate::program::{Dispatch, MemoryKind};
 
 impl Eager {
     /// Calls the framework, whose hooks may change everything but themselves.
-    fn call(&mut self, what: impl FnOnce(&mut dyn Around, &mut Eager)) {
-        if let Some(mut around) = self.around.take() {
-            what(around.as_mut(), self);
-            self.around = Some(around);
+    pub(super) fn call(&mut self, what: impl FnOnce(&mut dyn Around, &mut Eager)) {
+        let FrameworkState::DeepSpeed(deepspeed) = &mut self.framework else { return };
+        let Some(mut around) = deepspeed.hooks.take() else { return };
+        what(around.as_mut(), self);
+        if let FrameworkState::DeepSpeed(deepspeed) = &mut self.framework {
+            deepspeed.hooks = Some(around);
         }
+    }
+
+    /// Whether modules' hooks are nodes of autograd's graph, and linears a function written in Python, as under DeepSpeed's
+    /// ZeRO-3.
+    pub(super) fn hooks_modules(&self) -> bool {
+        self.framework.deepspeed().is_some_and(|deepspeed| deepspeed.hooks_modules)
     }
 
     pub(super) fn op_begins(&mut self, frame: &Frame, op: usize, backward: bool) {
@@ -26,15 +35,15 @@ impl Eager {
         self.call(|around, eager| around.ended(eager, at));
     }
 
-    /// Whether an operator's backward says itself that its module has ended ([`Eager::hooked`]).
+    /// Whether an operator's backward says itself that its module has ended ([`Eager::hooks_modules`]).
     pub(super) fn ends_itself(&self, op: &Op) -> bool {
-        self.hooked && (op.kind.is_linear() || (op.kind.normed_rows().is_some() && !self.in_parts(op)))
+        self.hooks_modules() && (op.kind.is_linear() || (op.kind.normed_rows().is_some() && !self.in_parts(op)))
     }
 
     /// The last operator that a recompute with early stop runs: a linear written in Python saves when it has run.
     pub(super) fn stops_at(&self, graph: &Graph) -> usize {
         let stop = early_stop_at(graph);
-        let saves_late = |op: &Op| self.hooked && op.kind.is_linear();
+        let saves_late = |op: &Op| self.hooks_modules() && op.kind.is_linear();
         stop + usize::from(graph.ops.get(stop).is_some_and(saves_late))
     }
 
@@ -47,13 +56,9 @@ impl Eager {
 
     /// Says so.
     pub(super) fn module_ended(&mut self, frame: &Frame, op: usize) {
-        if self.hooked {
+        if self.hooks_modules() {
             self.op_ended(frame, op, true);
         }
-    }
-
-    pub(super) fn leaf_took(&mut self, param: usize) {
-        self.call(|around, eager| around.arrived(eager, param));
     }
 }
 

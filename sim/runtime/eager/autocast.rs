@@ -1,6 +1,9 @@
 //! Linears under autocast: their weights are values, cast from parameters for each call ([`crate::model::autocast`]).
 
+use super::casts::Autocast;
+use super::frame::Node;
 use super::kernels::has_bias;
+use super::shape::MatmulShape;
 use super::storage::Gradient;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
@@ -9,50 +12,53 @@ use crate::program::{DType, MatmulLayout};
 impl Eager {
     /// A cast weight that autocast's cache holds, if it has one (`cached_cast`, `aten/src/ATen/autocast_mode.cpp`).
     pub(super) fn cache_cast(&mut self, cast: Storage) {
-        if self.cast_weights.is_some() {
-            let held = self.retain(cast);
-            self.cast_weights.get_or_insert_default().push(held);
+        if let Autocast::On(casts) = &mut self.autocast {
+            casts.push(cast);
+            self.retain(cast);
         }
     }
 
     /// Autocast begins around a forward and its loss; `cache`: `cache_enabled`.
     pub fn autocast_begins(&mut self, cache: bool) {
-        self.caches_casts = cache;
-        self.autocast_resumes();
+        self.autocast = if cache { Autocast::On(vec![]) } else { Autocast::Uncached };
     }
 
     /// Autocast begins anew around a recompute, which has the settings of its forward.
     pub(super) fn autocast_resumes(&mut self) {
-        self.cast_weights = self.caches_casts.then(Vec::new);
+        if let Autocast::Off = self.autocast {
+            self.autocast = Autocast::On(vec![]);
+        }
     }
 
     /// Autocast ends, and with it its cache.
     pub fn autocast_ends(&mut self) {
-        for cast in self.cast_weights.take().into_iter().flatten() {
-            self.release(cast);
+        if let Autocast::On(casts) = &mut self.autocast {
+            let casts = std::mem::take(casts);
+            self.autocast = Autocast::Off;
+            casts.into_iter().for_each(|cast| self.release(cast));
         }
     }
 
     /// Backward of a linear whose weight, and bias, are values.
     pub(super) fn linear_of_values(
         &mut self,
-        graph: &Graph,
-        op: &Op,
-        index: usize,
+        node: Node<'_>,
+        inputs: u64,
+        outputs: u64,
         frame: &mut Frame,
         gradient: Storage,
-        (inputs, outputs): (u64, u64),
     ) {
+        let Node { graph, op, index } = node;
         let (dtype, dispatch) = (graph.values[op.inputs[0]].dtype, self.settings.backward);
         let tokens = graph.values[op.inputs[0]].elements / inputs;
         let mut made = [None; 2];
         let matmuls = [
-            ((outputs, inputs, tokens), MatmulLayout::WeightGradient, 1),
-            ((tokens, inputs, outputs), MatmulLayout::DataGradient, 0),
+            (MatmulShape { m: outputs, n: inputs, k: tokens }, MatmulLayout::WeightGradient, 1),
+            (MatmulShape { m: tokens, n: inputs, k: outputs }, MatmulLayout::DataGradient, 0),
         ];
         let order = if has_bias(op) { [1, 0] } else { [0, 1] };
         for (shape, layout, of) in order.map(|at| matmuls[at]) {
-            made[of] = Some(self.temporary(shape.0 * shape.1 * dtype.bytes(), "aten.mm"));
+            made[of] = Some(self.temporary(shape.m * shape.n * dtype.bytes(), "aten.mm"));
             self.matmul("aten.mm", shape, dtype, layout, dispatch);
         }
         // The bias's gradient is summed when the node has run: under checkpointing what it saved has gone by then.

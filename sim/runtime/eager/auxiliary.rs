@@ -1,8 +1,8 @@
-//! What operators make beside their named outputs.
+//! What operators make besides their named outputs.
 
 use crate::model::graph::{Dims, Graph};
 
-/// What attention makes beside its output \[B\]: log-sum-exp of every query and head, and random state.
+/// What attention makes besides its output \[B\]: log-sum-exp of every query and head, and random state.
 pub(super) fn attention_state(graph: &Graph, efficient: bool) -> [u64; 3] {
     let d = graph.dims;
     if efficient {
@@ -15,9 +15,9 @@ pub(super) fn attention_state(graph: &Graph, efficient: bool) -> [u64; 3] {
 }
 
 /// Partial results of flash attention \[B\] where so few blocks of queries are at work that keys are split among
-/// multiprocessors: log-sum-exps and outputs per split (`flash_api.cpp`, `set_params_splitkv`, `num_splits_heuristic`).
-pub(super) fn split_attention(d: Dims, multiprocessors: u32) -> [u64; 2] {
-    let slots = 2 * u64::from(multiprocessors);
+/// SMs: log-sum-exps and outputs per split (`flash_api.cpp`, `set_params_splitkv`, `num_splits_heuristic`).
+pub(super) fn split_attention(d: Dims, sms: u32) -> [u64; 2] {
+    let slots = 2 * u64::from(sms);
     let blocks = d.b * d.n * d.s.div_ceil(64);
     let key_block = if d.h <= 64 {
         256

@@ -1,6 +1,8 @@
-//! Runs the backward of a graph: its nodes, last to first, with what runs again for them.
+//! Runs the backward of a graph: its nodes, last to first, with what is recomputed for them.
 
-use super::{COMPUTE, Eager, Frame, Storage, again};
+use super::frame::Node;
+use super::megatron::second_run;
+use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::graph::Graph;
 use crate::program::{DType, MemoryKind, Work};
 use crate::units::Bytes;
@@ -29,16 +31,16 @@ impl Eager {
             if graph.ops[index].row().unpacks && frame.checkpoint.is_some() && !frame.recomputed {
                 self.recompute(graph, frame);
             }
-            if self.inputs_only {
-                self.keep_saved(&graph.ops[index], index, frame);
+            if self.inputs_only() {
+                self.keep_saved(Node { graph, op: &graph.ops[index], index }, frame);
             }
-            self.run_again_before(graph, frame, index);
-            match Self::runs_again(graph, frame, index) {
-                Some(at) if graph.again[at].ops.end == index + 1 => self.part_backward(graph, frame, at),
+            self.recompute_before(graph, frame, index);
+            match Self::recomputed_part(graph, frame, index) {
+                Some(at) if graph.recomputed[at].ops.end == index + 1 => self.part_backward(graph, frame, at),
                 Some(_) => {}
-                None => self.node(graph, &graph.ops[index], index, frame),
+                None => self.node(Node { graph, op: &graph.ops[index], index }, frame),
             }
-            if self.second_run && again::reduces(graph, 0, index) {
+            if self.second_run() && second_run::reduces(graph, 0, index) {
                 self.reduce_maxima();
             }
             if !self.ends_itself(&graph.ops[index]) {

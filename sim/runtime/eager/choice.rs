@@ -5,6 +5,7 @@
 //! workspaces were found with PyTorch 2.15 over 2 to 16 rows of 4,350 to 16,000.
 
 use super::experts::SORTED_IN_PLACE;
+use super::frame::Node;
 use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op, Value};
 use crate::program::{DType, Dispatch, MatmulLayout, MemoryKind, Work};
@@ -12,7 +13,7 @@ use crate::program::{DType, Dispatch, MatmulLayout, MemoryKind, Work};
 const TOPK: &str = "aten.topk";
 /// Threads of a block of the search.
 const THREADS: u64 = 256;
-/// Blocks of the search on a multiprocessor: 65,536 registers, 40 for each thread.
+/// Blocks of the search on an SM: 65,536 registers, 40 for each thread.
 const BLOCKS: u64 = 65_536 / (40 * THREADS);
 /// State of cub's scan by key \[B\].
 const SCAN: u64 = 1279;
@@ -37,7 +38,8 @@ impl Eager {
         &mut self,
         graph: &Graph,
         op: &Op,
-        (count, places): (u64, u64),
+        count: u64,
+        places: u64,
         frame: &mut Frame,
     ) -> Vec<Storage> {
         let dispatch = self.settings.forward;
@@ -71,7 +73,7 @@ impl Eager {
 
     /// What blocks that search `rows` together keep: each row's k-th value, ranks and digits sought, counts of each block.
     fn search_together(&mut self, rows: u64, length: u64) {
-        let chip = u64::from(self.settings.multiprocessors) * BLOCKS * THREADS;
+        let chip = u64::from(self.settings.sms) * BLOCKS * THREADS;
         let each = (rows * length).div_ceil(chip).clamp(4, 64);
         let blocks = rows * length.div_ceil(THREADS * each);
         let sizes = [4 * rows, 8 * rows, 8 * rows, 2 * THREADS * blocks, 4 * THREADS * rows, 4 * blocks, 4 * blocks];
@@ -111,14 +113,8 @@ impl Eager {
     }
 
     /// Zeros for all scores, in which those of the chosen are put.
-    pub(super) fn choose_tokens_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        index: usize,
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn choose_tokens_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let [rows] = Self::saved_by(frame, index);
         let scores = graph.values[op.inputs[0]].bytes();
         let weights = &graph.values[op.outputs[0]];
@@ -132,12 +128,12 @@ impl Eager {
     /// Softmax's gradient from one with experts first, which is copied.
     pub(super) fn transposed_score_backward(
         &mut self,
-        op: &Op,
-        index: usize,
+        node: Node<'_>,
         bytes: u64,
         frame: &mut Frame,
         gradient: Storage,
     ) {
+        let Node { op, index, .. } = node;
         const NAME: &str = "aten._softmax_backward_data";
         let result = self.temporary(bytes, NAME);
         let weighed = self.pointwise_gradient("aten.mul", bytes, 2 * bytes);
@@ -153,7 +149,9 @@ impl Eager {
     pub(super) fn batched_experts(
         &mut self,
         value: &Value,
-        (groups, inputs, outputs): (u64, u64, u64),
+        groups: u64,
+        inputs: u64,
+        outputs: u64,
         layout: MatmulLayout,
         dispatch: Dispatch,
     ) {

@@ -6,6 +6,8 @@
 //! until the next part's take their place. After the last part the weight's gradient is reduced; only then are the last
 //! hidden gradients copied. The model's backward begins with the buffer in the hidden state's type.
 
+use super::frame::Node;
+use super::shape::MatmulShape;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{ChunkedLoss, Graph, Op};
 use crate::program::{Category, DType, Dispatch, MatmulLayout, MemoryKind};
@@ -74,7 +76,7 @@ impl Eager {
         let (narrow, wide) = (tokens * words * dtype.bytes(), 4 * tokens * words);
         let (forward, backward) = (self.settings.forward, self.settings.backward);
         let logits = self.storage_as(narrow, Category::Logits, "aten.mm");
-        self.matmul("aten.mm", (tokens, words, width), dtype, MatmulLayout::Forward, forward);
+        self.matmul("aten.mm", MatmulShape { m: tokens, n: words, k: width }, dtype, MatmulLayout::Forward, forward);
         if let Some(earlier) = earlier {
             self.release(earlier);
         }
@@ -118,9 +120,21 @@ impl Eager {
             result
         };
         let of_weight = self.storage_as(words * width * dtype.bytes(), Category::Logits, "aten.mm");
-        self.matmul("aten.mm", (words, width, tokens), dtype, MatmulLayout::WeightGradient, backward);
+        self.matmul(
+            "aten.mm",
+            MatmulShape { m: words, n: width, k: tokens },
+            dtype,
+            MatmulLayout::WeightGradient,
+            backward,
+        );
         let of_hidden = self.storage(tokens * width * dtype.bytes(), "aten.mm");
-        self.matmul("aten.mm", (tokens, width, words), dtype, MatmulLayout::DataGradient, backward);
+        self.matmul(
+            "aten.mm",
+            MatmulShape { m: tokens, n: width, k: words },
+            dtype,
+            MatmulLayout::DataGradient,
+            backward,
+        );
         self.release(of_logits);
         [logits, of_weight, of_hidden]
     }
@@ -156,7 +170,8 @@ impl Eager {
     }
 
     /// Backward hands out the gradient that forward made.
-    pub(super) fn chunked_loss_backward(&mut self, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
+    pub(super) fn chunked_loss_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { op, index, .. } = node;
         let [of_hidden] = Self::saved_by(frame, index);
         self.release(gradient);
         self.accumulate(frame, op.inputs[0], of_hidden.into());

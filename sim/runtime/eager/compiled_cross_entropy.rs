@@ -4,10 +4,11 @@
 //! Forward reads each row of V logits once, in their own type, and writes its maximum and its sum of exponentials in fp32
 //! (an online softmax, arXiv 1805.02867); a small kernel then picks T logits for the loss. Kept for backward: the logits,
 //! the two numbers per row and, for a mean, the number of targets. Backward is one kernel over the logits, whose gradient
-//! it writes beside them in their own type. That moves 6 B for each bf16 logit, where eager's copies and gradients in fp32
+//! it writes in their own type while they are still there. That moves 6 B for each bf16 logit, where eager's copies and gradients in fp32
 //! move 36. Names, order and blocks are those of the code that inductor of PyTorch 2.15 generates; for more than 8,192
 //! tokens it adds the loss up in two kernels, with less than 1 KiB between them, which is left out.
 
+use super::frame::Node;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Category, Dispatch, MemoryKind};
@@ -32,15 +33,9 @@ impl Eager {
         frame.saved_end.push(frame.saved.len() as u32);
     }
 
-    /// Backward: the gradient of the logits, beside the logits.
-    pub(super) fn compiled_cross_entropy_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        index: usize,
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    /// Backward: the gradient of the logits, while the logits are still there.
+    pub(super) fn compiled_cross_entropy_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let logits = &graph.values[op.inputs[0]];
         let rows = logits.elements / graph.dims.v;
         let name = "triton_red_fused__log_softmax_backward_data";

@@ -4,7 +4,7 @@
 //! `rms_norm_symint`, PyTorch 2.4 to 2.6). Autograd keeps `u` in fp32, `r`, and `type_as(u·r, x)`: for bf16 inputs that
 //! is 6 bytes per element where the fused kernel keeps the input's 2.
 
-use super::frame::Results;
+use super::frame::{Node, Results};
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::style::NormCode;
@@ -18,8 +18,10 @@ struct Sizes {
     wide: u64,
     /// One fp32 number per row.
     rows: u64,
-    /// Rows and columns, in elements.
-    shape: (u64, u64),
+    /// Rows of the input.
+    height: u64,
+    /// Elements of a row.
+    width: u64,
     dtype: DType,
 }
 
@@ -29,9 +31,17 @@ fn sizes(graph: &Graph, op: &Op, rows: u64) -> Sizes {
         narrow: value.bytes(),
         wide: value.elements * 4,
         rows: rows * 4,
-        shape: (rows, value.elements / rows),
+        height: rows,
+        width: value.elements / rows,
         dtype: value.dtype,
     }
+}
+
+/// What came of a norm before its weight, and what that was multiplied by where it is no parameter.
+#[derive(Clone, Copy)]
+struct Product {
+    product: Storage,
+    weight: Option<Storage>,
 }
 
 /// What a norm keeps: the input in fp32, the root, the product of the two (before the weight), and the weight plus one.
@@ -44,8 +54,9 @@ impl Eager {
         &mut self,
         graph: &Graph,
         op: &Op,
-        (rows, results): (u64, Results),
+        rows: u64,
         frame: &mut Frame,
+        results: Results,
     ) -> Kept {
         let s = sizes(graph, op, rows);
         let dispatch = self.settings.forward;
@@ -106,7 +117,7 @@ impl Eager {
             storage
         };
         let fp32 = s.dtype == DType::Fp32;
-        let columns = 4 * s.shape.1;
+        let columns = 4 * s.width;
         match code {
             NormCode::Torch | NormCode::Llama if fp32 => {
                 (make(self, "aten.mul", s.narrow, s.narrow), [Some(product), None])
@@ -142,24 +153,19 @@ impl Eager {
 
     /// Backward: the product with the weight, the cast, the product with the root, the root, the mean, the square, the
     /// cast; the two gradients of `u` are added up. The `first` norm of a recomputed block lets go of its input.
-    pub(super) fn composite_norm_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (rows, first): (u64, bool),
-        frame: &mut Frame,
-        (saved, gradient): (&[Storage], Storage),
-    ) {
+    pub(super) fn composite_norm_backward(&mut self, node: Node<'_>, rows: u64, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
+        let (start, end) = Self::saved(frame, index);
+        let saved = &frame.saved[start..end];
+        let (up, root, first) = (saved[0], saved[1], start == 0);
+        let product = Product { product: saved[2], weight: saved.get(3).copied() };
         let s = sizes(graph, op, rows);
-        let [up, root, product] = [saved[0], saved[1], saved[2]];
         let fp32 = s.dtype == DType::Fp32;
         let checkpointed = frame.checkpoint.is_some();
         let make = |this: &mut Self, name, bytes, read| this.pointwise_gradient(name, bytes, read);
         let wide = match self.settings.norm_code {
-            NormCode::Torch | NormCode::Llama => self.unscaled(op, &s, frame, (product, gradient)),
-            NormCode::Wide | NormCode::OnePlus => {
-                self.unscaled_wide(op, &s, frame, (product, saved.get(3).copied(), gradient))
-            }
+            NormCode::Torch | NormCode::Llama => self.unscaled(op, &s, frame, product.product, gradient),
+            NormCode::Wide | NormCode::OnePlus => self.unscaled_wide(op, &s, frame, product, gradient),
         };
         let by_root = make(self, "aten.mul", s.wide, 2 * s.wide);
         let by_input = make(self, "aten.mul", s.wide, s.wide);
@@ -199,14 +205,14 @@ impl Eager {
     }
 
     /// Gradients of the weight and, in fp32, of the product before it, where they were multiplied in the input's type.
-    fn unscaled(&mut self, op: &Op, s: &Sizes, frame: &Frame, (product, gradient): (Storage, Storage)) -> Storage {
+    fn unscaled(&mut self, op: &Op, s: &Sizes, frame: &Frame, product: Storage, gradient: Storage) -> Storage {
         let checkpointed = frame.checkpoint.is_some();
         let weighted = self.pointwise_gradient("aten.mul", s.narrow, 2 * s.narrow);
         let inner = self.pointwise_gradient("aten.mul", s.narrow, s.narrow);
         if checkpointed {
             self.release(product);
         }
-        let weight = self.sum_rows(s.shape.0, s.shape.1, s.dtype);
+        let weight = self.sum_rows(s.height, s.width, s.dtype);
         self.release(weighted);
         let param = frame.params.index(op.params[0]);
         let (weight, dtype) = self.upcast(param, weight, s.dtype);
@@ -229,7 +235,8 @@ impl Eager {
         op: &Op,
         s: &Sizes,
         frame: &Frame,
-        (product, weight, gradient): (Storage, Option<Storage>, Storage),
+        Product { product, weight }: Product,
+        gradient: Storage,
     ) -> Storage {
         let checkpointed = frame.checkpoint.is_some();
         let wide = if s.dtype == DType::Fp32 {
@@ -245,7 +252,7 @@ impl Eager {
         if checkpointed {
             kept.into_iter().flatten().for_each(|kept| self.release(kept));
         }
-        let sum = self.sum_rows(s.shape.0, s.shape.1, DType::Fp32);
+        let sum = self.sum_rows(s.height, s.width, DType::Fp32);
         self.release(weighted);
         self.release(wide);
         if !checkpointed {
@@ -254,7 +261,7 @@ impl Eager {
         let (mut made, mut dtype) = (sum, DType::Fp32);
         if weight.is_some() && s.dtype != DType::Fp32 {
             // The parameter was cast, and so is its gradient.
-            let bytes = s.shape.1 * s.dtype.bytes();
+            let bytes = s.width * s.dtype.bytes();
             made = self.pointwise_gradient("aten._to_copy", bytes, 2 * bytes);
             dtype = s.dtype;
             self.release(sum);

@@ -31,42 +31,42 @@ impl Eager {
 
     /// Finds a place for a block's references.
     pub(super) fn number(&mut self, counted: Counted) -> Storage {
-        match self.idle.pop() {
+        match self.storages.idle.pop() {
             Some(index) => {
-                self.counted[index as usize] = counted;
+                self.storages.counted[index as usize] = counted;
                 Storage(index)
             }
             None => {
-                self.counted.push(counted);
-                Storage(self.counted.len() as u32 - 1)
+                self.storages.counted.push(counted);
+                Storage(self.storages.counted.len() as u32 - 1)
             }
         }
     }
 
     /// A stand-in for a block that is not counted (the token ids, which live for the whole run).
     pub fn borrowed(&mut self) -> Storage {
-        self.stand_ins += 1;
-        self.counted.push(Counted { buffer: BufferId(0), references: u32::MAX / 2, bytes: 0 });
-        Storage(self.counted.len() as u32 - 1)
+        self.storages.stand_ins += 1;
+        self.storages.counted.push(Counted { buffer: BufferId(0), references: u32::MAX / 2, bytes: 0 });
+        Storage(self.storages.counted.len() as u32 - 1)
     }
 
     /// One more reference.
     pub fn retain(&mut self, storage: Storage) -> Storage {
-        self.counted[storage.0 as usize].references += 1;
+        self.storages.counted[storage.0 as usize].references += 1;
         storage
     }
 
     /// One reference fewer; the last gives the block back.
     pub fn release(&mut self, storage: Storage) {
-        let counted = &mut self.counted[storage.0 as usize];
+        let counted = &mut self.storages.counted[storage.0 as usize];
         counted.references -= 1;
         if counted.references == 0 {
             let buffer = counted.buffer;
-            while let Some(at) = self.lingers_with.iter().position(|&(with, _)| with == storage) {
-                let (_, lingering) = self.lingers_with.remove(at);
+            while let Some(at) = self.storages.lingers_with.iter().position(|&(with, _)| with == storage) {
+                let (_, lingering) = self.storages.lingers_with.remove(at);
                 self.release(lingering);
             }
-            self.idle.push(storage.0);
+            self.storages.idle.push(storage.0);
             self.program.free(buffer);
         }
     }
@@ -79,17 +79,17 @@ impl Eager {
 
     /// Hands a block over to a buffer that outlives the step; nobody else may hold it.
     pub fn hand_over(&mut self, storage: Storage, to: BufferId) {
-        let counted = &mut self.counted[storage.0 as usize];
+        let counted = &mut self.storages.counted[storage.0 as usize];
         assert_eq!(counted.references, 1, "a block is handed over by its only holder");
         counted.references = 0;
         let from = counted.buffer;
-        self.idle.push(storage.0);
+        self.storages.idle.push(storage.0);
         self.program.rename(from, to);
     }
 
     /// Bytes of a block.
     pub(in crate::runtime) fn bytes(&self, storage: Storage) -> u64 {
-        self.counted[storage.0 as usize].bytes
+        self.storages.counted[storage.0 as usize].bytes
     }
 
     /// A copy of a block of so many bytes.
@@ -110,7 +110,7 @@ impl Eager {
         let Some(earlier) = frame.gradients[value].replace(gradient) else { return };
         let bytes = self.bytes(gradient.storage);
         let dispatch = self.settings.backward;
-        let alone = self.counted[earlier.storage.0 as usize].references == 1;
+        let alone = self.storages.counted[earlier.storage.0 as usize].references == 1;
         let sum = if alone && !earlier.view {
             self.retain(earlier.storage)
         } else {

@@ -1,22 +1,32 @@
 //! Cross-entropy over whole logits, in eager operators.
 
-use super::frame::Results;
+use super::frame::{Node, Results};
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Category, DType, Dispatch, MemoryKind};
 
+/// What a loss does with logits and labels first.
+#[derive(Clone, Copy)]
+pub(super) struct Loss {
+    /// The logits are copied to fp32, if they are in another type.
+    pub(super) upcast: bool,
+    /// The labels are shifted by one.
+    pub(super) shifts: bool,
+}
+
 impl Eager {
-    /// `F.cross_entropy(logits.float(), labels)`: an fp32 copy if `asked`, its log-softmax (kept), the mean.
+    /// `F.cross_entropy(logits.float(), labels)`: an fp32 copy if that is asked for, its log-softmax (kept), the mean.
     pub(super) fn cross_entropy(
         &mut self,
         graph: &Graph,
         op: &Op,
-        (asked, shifts): (bool, bool),
+        loss: Loss,
         frame: &mut Frame,
-        (results, dispatch): (Results, Dispatch),
+        results: Results,
+        dispatch: Dispatch,
     ) {
         let logits = &graph.values[op.inputs[0]];
-        let upcast = asked && logits.dtype != DType::Fp32;
+        let upcast = loss.upcast && logits.dtype != DType::Fp32;
         let element = if upcast { 4 } else { logits.dtype.bytes() };
         let wide = logits.elements * element;
         let copy = upcast.then(|| {
@@ -24,7 +34,7 @@ impl Eager {
             self.pointwise("aten._to_copy", MemoryKind::Elementwise, logits.bytes(), wide, dispatch);
             storage
         });
-        let (padded, labels) = self.shifted_labels(graph, shifts);
+        let (padded, labels) = self.shifted_labels(graph, loss.shifts);
         if upcast && self.settings.unnamed_logits {
             // `F.cross_entropy(model(x).float(), y)`: nothing but the copy's node names them, which keeps no tensor.
             let logits = frame.slots[op.inputs[0]].take();
@@ -32,14 +42,14 @@ impl Eager {
         }
         let log_softmax = self.storage_as(wide, Category::Logits, "aten._log_softmax");
         self.pointwise("aten._log_softmax", MemoryKind::Softmax, wide, wide, dispatch);
-        let loss = self.storage(element, "aten.nll_loss_forward");
+        let mean = self.storage(element, "aten.nll_loss_forward");
         let weight = self.storage(element, "aten.nll_loss_forward");
         self.pointwise("aten.nll_loss_forward", MemoryKind::Gather, graph.dims.tokens() * 12, 4, dispatch);
         if let Some(copy) = copy {
             self.release(copy);
         }
         padded.into_iter().for_each(|padded| self.release(padded));
-        frame.slots[op.outputs[0]] = Some(loss);
+        frame.slots[op.outputs[0]] = Some(mean);
         if results == Results::Save {
             frame.saved.extend([weight, log_softmax]);
             frame.saved.extend(labels);
@@ -72,20 +82,14 @@ impl Eager {
 
     /// Backward of the mean negative log-likelihood, of the log-softmax, and of the fp32 copy: three vocabulary-sized
     /// blocks in a row, of which two live together.
-    pub(super) fn cross_entropy_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, asked, shifts): (usize, bool, bool),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn cross_entropy_backward(&mut self, node: Node<'_>, loss: Loss, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let logits = &graph.values[op.inputs[0]];
-        let upcast = asked && logits.dtype != DType::Fp32;
+        let upcast = loss.upcast && logits.dtype != DType::Fp32;
         let (wide, dispatch) =
             (logits.elements * if upcast { 4 } else { logits.dtype.bytes() }, self.settings.backward);
         let (start, end) = Self::saved(frame, index);
-        let labels = shifts.then(|| frame.saved[end - 1]);
+        let labels = loss.shifts.then(|| frame.saved[end - 1]);
         let (weight, log_softmax) = (frame.saved[start], frame.saved[start + 1]);
         let logits_block = |this: &mut Self, bytes, name| this.storage_as(bytes, Category::BackwardTemporary, name);
         let nll = logits_block(self, wide, "aten.nll_loss_backward");

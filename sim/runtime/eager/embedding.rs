@@ -1,5 +1,6 @@
 //! Backward of an embedding: a dense gradient of the table, by a scatter or by sorting.
 
+use super::frame::Node;
 use super::gradients::round_up;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
@@ -36,7 +37,8 @@ impl Eager {
     }
 
     /// Dense gradient of a table; beyond 3,072 tokens indices are sorted and partial sums kept in fp32.
-    pub(super) fn embedding(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
+    pub(super) fn embedding(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let name = "aten.embedding_dense_backward";
         let value = &graph.values[op.outputs[0]];
         let tokens = graph.values[op.inputs[0]].elements;

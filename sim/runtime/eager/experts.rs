@@ -6,7 +6,8 @@
 //! all experts are added up before they are stored.
 
 use super::embedding::radix_sort_workspace;
-use super::frame::Results;
+use super::frame::{Node, Results};
+use super::shape::MatmulShape;
 use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::experts::ChoiceOp;
 use crate::model::experts::ExpertOp;
@@ -18,7 +19,7 @@ use crate::program::{Category, DType, Dispatch, MatmulLayout, MemoryKind, Work};
 pub(super) const SORTED_IN_PLACE: u64 = 4096;
 /// Arguments of a grouped matmul per group \[B\]: three pointers, three strides, three sizes (`GroupMMCommon.cuh`).
 const GROUP_ARGUMENTS: u64 = 60;
-/// Workspace of a grouped matmul per multiprocessor \[B\] (found with PyTorch 2.15: 67,584 on 132).
+/// Workspace of a grouped matmul per SM \[B\] (found with PyTorch 2.15: 67,584 on 132).
 const GROUP_WORKSPACE: u64 = 512;
 
 /// Sizes of a mixture \[B\].
@@ -48,7 +49,8 @@ impl Eager {
         op: &Op,
         kind: ExpertOp,
         frame: &mut Frame,
-        (results, cached): (Results, &[Storage]),
+        results: Results,
+        cached: &[Storage],
     ) {
         let dispatch = self.settings.forward;
         let slot = |frame: &Frame, value: usize| frame.slots[value].expect("an operator reads live values");
@@ -60,9 +62,9 @@ impl Eager {
         };
         let mut saved = vec![];
         match kind {
-            ExpertOp::Titan(kind) => return self.titan(graph, op, kind, frame, (results, cached)),
+            ExpertOp::Titan(kind) => return self.titan(graph, op, kind, frame, results, cached),
             ExpertOp::Choice(ChoiceOp::Choose { count, places }) => {
-                saved = self.choose_tokens(graph, op, (count, places), frame);
+                saved = self.choose_tokens(graph, op, count, places, frame);
             }
             ExpertOp::Choice(ChoiceOp::All { .. }) => {
                 frame.slots[op.outputs[0]] = Some(self.storage(bytes(0), "aten.bmm"));
@@ -98,7 +100,13 @@ impl Eager {
                 frame.slots[op.outputs[0]] = Some(out);
                 let rows = graph.values[op.inputs[0]].elements / inputs;
                 // `x @ w` without a transposed weight: the layout that a linear's data gradient has.
-                self.matmul("aten.mm", (rows, outputs, inputs), dtype, MatmulLayout::DataGradient, dispatch);
+                self.matmul(
+                    "aten.mm",
+                    MatmulShape { m: rows, n: outputs, k: inputs },
+                    dtype,
+                    MatmulLayout::DataGradient,
+                    dispatch,
+                );
                 saved.push(self.retain(slot(frame, op.inputs[0])));
             }
             ExpertOp::All { .. } => {
@@ -193,7 +201,7 @@ impl Eager {
     pub(super) fn grouped(&mut self, graph: &Graph, op: &Op, kind: ExpertOp, layout: MatmulLayout, dispatch: Dispatch) {
         const NAME: &str = "aten._grouped_mm";
         if let ExpertOp::Choice(ChoiceOp::All { count, inputs, outputs }) = kind {
-            return self.batched_experts(&graph.values[op.inputs[0]], (count, inputs, outputs), layout, dispatch);
+            return self.batched_experts(&graph.values[op.inputs[0]], count, inputs, outputs, layout, dispatch);
         }
         let (ExpertOp::All { count, inputs, outputs } | ExpertOp::Titan(TitanOp::All { count, inputs, outputs })) =
             kind
@@ -202,7 +210,7 @@ impl Eager {
         };
         let value = &graph.values[op.inputs[0]];
         let arguments = self.storage_as(GROUP_ARGUMENTS * count, Category::Workspace, NAME);
-        let bytes = GROUP_WORKSPACE * u64::from(self.settings.multiprocessors);
+        let bytes = GROUP_WORKSPACE * u64::from(self.settings.sms);
         let workspace = self.storage_as(bytes, Category::Workspace, NAME);
         let (groups, rows) = (count, value.elements / inputs);
         let work = Work::GroupedMatmul { groups, rows, inputs, outputs, dtype: value.dtype, layout };
@@ -212,22 +220,16 @@ impl Eager {
     }
 
     /// The backward of one operator of a mixture.
-    pub(super) fn experts_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind): (usize, ExpertOp),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn experts_backward(&mut self, node: Node<'_>, kind: ExpertOp, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let dispatch = self.settings.backward;
         let input = op.inputs.first().copied().unwrap_or(op.outputs[0]);
         let bytes = graph.values[input].bytes();
         match kind {
-            ExpertOp::Titan(kind) => self.titan_backward(graph, op, (index, kind), frame, gradient),
-            ExpertOp::Choice(ChoiceOp::Score) => self.transposed_score_backward(op, index, bytes, frame, gradient),
+            ExpertOp::Titan(kind) => self.titan_backward(node, kind, frame, gradient),
+            ExpertOp::Choice(ChoiceOp::Score) => self.transposed_score_backward(node, bytes, frame, gradient),
             ExpertOp::Choice(ChoiceOp::Choose { .. }) => {
-                self.choose_tokens_backward(graph, op, index, frame, gradient);
+                self.choose_tokens_backward(node, frame, gradient);
             }
             ExpertOp::Sort | ExpertOp::Offsets => self.release(gradient),
             ExpertOp::Score => {
@@ -238,7 +240,7 @@ impl Eager {
                 self.let_go(frame, index, gradient);
                 self.accumulate(frame, input, result.into());
             }
-            ExpertOp::Choose => self.choose_backward(graph, op, index, frame, gradient),
+            ExpertOp::Choose => self.choose_backward(node, frame, gradient),
             ExpertOp::Dispatch => {
                 let moved = graph.values[op.outputs[0]].bytes();
                 let result = self.temporary(bytes, "aten.index_add_");
@@ -247,11 +249,11 @@ impl Eager {
                 self.let_go(frame, index, gradient);
                 self.accumulate(frame, input, result.into());
             }
-            ExpertOp::One { .. } => self.one_backward(graph, op, (index, kind), frame, gradient),
+            ExpertOp::One { .. } => self.one_backward(node, kind, frame, gradient),
             ExpertOp::All { .. } | ExpertOp::Choice(ChoiceOp::All { .. }) => {
-                self.all_backward(graph, op, (index, kind), frame, gradient);
+                self.all_backward(node, kind, frame, gradient);
             }
-            ExpertOp::Pick => self.pick_backward(graph, op, index, frame, gradient),
+            ExpertOp::Pick => self.pick_backward(node, frame, gradient),
             ExpertOp::Weigh => {
                 let second = self.pointwise_gradient("aten.mul", bytes, 2 * bytes);
                 let first = self.pointwise_gradient("aten.mul", bytes, bytes);
@@ -279,16 +281,17 @@ impl Eager {
     }
 
     /// Zeros for all weights, to which the picked ones' gradients are added.
-    fn pick_backward(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
+    fn pick_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let indices = sizes(graph).indices;
         let result = self.pointwise_gradient("aten.new_zeros", graph.values[op.inputs[0]].bytes(), 0);
-        self.index_put(indices, (4 * indices, 2 * indices));
+        self.index_put(indices, 4 * indices, 2 * indices);
         self.let_go(frame, index, gradient);
         self.accumulate(frame, op.inputs[0], result.into());
     }
 
     /// Adds to rows in the order of sorted indices \[B\], in place; `moved`: bytes read and written.
-    pub(super) fn index_put(&mut self, indices: u64, (read, written): (u64, u64)) {
+    pub(super) fn index_put(&mut self, indices: u64, read: u64, written: u64) {
         const NAME: &str = "aten.index_put_";
         let linear = [0; 2].map(|_| self.temporary(indices, NAME));
         self.release(linear[1]);
@@ -302,7 +305,8 @@ impl Eager {
     }
 
     /// Cast, quotient (`-grad · (a/b)/b` summed, `grad/b`), the k largest.
-    fn choose_backward(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
+    fn choose_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let Sizes { scores, rows, copies, .. } = sizes(graph);
         let [sum, values, choices] = Self::saved_by(frame, index);
         let checkpointed = frame.checkpoint.is_some();
@@ -341,23 +345,23 @@ impl Eager {
     }
 
     /// One expert's matmul; its weight's gradient is a slice of the whole parameter's.
-    fn one_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind): (usize, ExpertOp),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    fn one_backward(&mut self, node: Node<'_>, kind: ExpertOp, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let ExpertOp::One { expert, count, inputs, outputs } = kind else { unreachable!("{kind:?} is no matmul") };
         let dispatch = self.settings.backward;
         let value = &graph.values[op.inputs[0]];
         let (dtype, rows) = (value.dtype, value.elements / inputs);
         let slice = inputs * outputs * dtype.bytes();
         let weight = self.temporary(slice, "aten.mm");
-        self.matmul("aten.mm", (inputs, outputs, rows), dtype, MatmulLayout::WeightGradient, dispatch);
+        self.matmul(
+            "aten.mm",
+            MatmulShape { m: inputs, n: outputs, k: rows },
+            dtype,
+            MatmulLayout::WeightGradient,
+            dispatch,
+        );
         let result = self.temporary(value.bytes(), "aten.mm");
-        self.matmul("aten.mm", (rows, inputs, outputs), dtype, MatmulLayout::Forward, dispatch);
+        self.matmul("aten.mm", MatmulShape { m: rows, n: inputs, k: outputs }, dtype, MatmulLayout::Forward, dispatch);
         self.let_go(frame, index, gradient);
         self.accumulate(frame, op.inputs[0], result.into());
         let whole = self.temporary(count * slice, "aten.select_backward");
@@ -386,14 +390,8 @@ impl Eager {
     }
 
     /// All experts' matmul: the gradient of all weights, then of the rows.
-    pub(super) fn all_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind): (usize, ExpertOp),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn all_backward(&mut self, node: Node<'_>, kind: ExpertOp, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let dispatch = self.settings.backward;
         let value = &graph.values[op.inputs[0]];
         let bytes = graph.params[op.params[0]].elements() * value.dtype.bytes();
@@ -418,15 +416,23 @@ impl Eager {
         if let Some((weight, dtype)) = stored {
             return self.store_leaf(param, weight, dtype);
         }
-        self.routed.push((param, weight, dtype));
-        // Weights spread over ranks are taken out of their DTensors before anything is computed: their gradients pass those
+        // Weights that are distributed over ranks are taken out of their DTensors before anything is computed: their gradients pass those
         // nodes last.
         let all = |op: &Op| matches!(op.kind, OpKind::Experts(ExpertOp::Titan(TitanOp::All { .. })));
-        if self.spread.is_none() || !graph.ops[..index].iter().any(all) {
-            for (param, weight, dtype) in std::mem::take(&mut self.routed) {
-                let (weight, dtype) = self.upcast(param, weight, dtype);
-                self.store_leaf(param, weight, dtype);
+        let axis = self.framework.torch_mut().and_then(|torch| torch.experts.as_mut());
+        let arrived = match axis {
+            Some(axis) => {
+                axis.on_their_way.push((param, weight, dtype));
+                if graph.ops[..index].iter().any(all) {
+                    return;
+                }
+                std::mem::take(&mut axis.on_their_way)
             }
+            None => vec![(param, weight, dtype)],
+        };
+        for (param, weight, dtype) in arrived {
+            let (weight, dtype) = self.upcast(param, weight, dtype);
+            self.store_leaf(param, weight, dtype);
         }
     }
 }

@@ -7,6 +7,7 @@
 //! `inplace_backward = False`) and `csrc/xentropy/`, versions 0.2.8 to 2.4.2; blocks in the order in which PyTorch 2.15
 //! takes them for the same Python.
 
+use super::frame::Node;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Category, MemoryKind};
@@ -65,17 +66,11 @@ impl Eager {
         frame.saved_end.push(frame.saved.len() as u32);
     }
 
-    /// Backward: the gradient of the logits, beside the logits.
-    pub(super) fn flash_cross_entropy_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        saved: [Storage; 4],
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    /// Backward: the gradient of the logits, while the logits are still there.
+    pub(super) fn flash_cross_entropy_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let (logits, tokens, dispatch) = (&graph.values[op.inputs[0]], graph.dims.tokens(), self.settings.backward);
-        let [count, log_sum_exp, targets, kept] = saved;
+        let [count, log_sum_exp, targets, kept] = Self::saved_by(frame, index);
         let quotient = self.pointwise_gradient("aten.div", 4, 12);
         self.release(gradient);
         self.release(count);

@@ -7,7 +7,7 @@
 //! include q, k and v as backward reads them: the policy keeps them, and a recompute drops those it has made.
 
 use super::attention::attention_shape;
-use super::frame::Results;
+use super::frame::{Node, Results};
 use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Dispatch, MemoryKind, Work};
@@ -24,7 +24,8 @@ impl Eager {
         op: &Op,
         window: Option<u64>,
         frame: &mut Frame,
-        (results, cached): (Results, &[Storage]),
+        results: Results,
+        cached: &[Storage],
     ) {
         let qkv = [0, 1, 2].map(|at| frame.slots[op.inputs[at]].expect("an operator reads live values"));
         if let &[output, statistics, ..] = cached {
@@ -60,14 +61,8 @@ impl Eager {
     }
 
     /// Backward.
-    pub(super) fn flex_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, window): (usize, Option<u64>),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn flex_backward(&mut self, node: Node<'_>, window: Option<u64>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let [statistics, output, q, k, v] = Self::saved_by(frame, index);
         let (rows, out) = (graph.dims.tokens() * graph.dims.n * 4, graph.values[op.outputs[0]].bytes());
         let sums = self.temporary(rows, BACKWARD);

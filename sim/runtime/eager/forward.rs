@@ -48,12 +48,12 @@ impl Eager {
         for index in range {
             let op = &graph.ops[index];
             let dispatch = self.settings.forward;
-            let again = Self::runs_again(graph, frame, index);
-            if let Some(at) = again {
-                self.hold_inputs(graph, frame, (at, index));
+            let part = Self::recomputed_part(graph, frame, index);
+            if let Some(at) = part {
+                self.hold_inputs(graph, frame, at, index);
             }
             let results = match frame.checkpoint {
-                None if again.is_some() => Results::Forget,
+                None if part.is_some() => Results::Forget,
                 None => Results::Save,
                 Some(Keep::ComputeIntensive) if graph.keeps(index) => Results::Keep,
                 Some(Keep::Saved(ops)) if ops.keeps(graph, index) => Results::Keep,
@@ -62,7 +62,7 @@ impl Eager {
             self.op_begins(frame, index, false);
             self.run(graph, op, frame, results, dispatch, &[]);
             self.op_ended(frame, index, false);
-            if again.is_some() {
+            if part.is_some() {
                 frame.saved_end.push(frame.saved.len() as u32);
             }
             self.let_results_go(graph, frame, index);

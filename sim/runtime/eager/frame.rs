@@ -4,7 +4,7 @@ use super::keep::Keep;
 use super::offload::Sent;
 use super::params::ParamMap;
 use super::storage::{Gradient, Storage};
-use crate::model::graph::{Graph, ValueId};
+use crate::model::graph::{Graph, Op, ValueId};
 use crate::program::EventId;
 
 /// One run of a graph's forward, with what backward needs.
@@ -30,7 +30,7 @@ pub struct Frame {
     pub(super) holds_input: bool,
     pub(super) recomputed: bool,
     pub(super) halved: Box<Halved>,
-    /// Operators that run again on their own, as the graph lists them.
+    /// Parts that are recomputed on their own, as the graph lists them.
     pub(super) held: Vec<Held>,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct Halved {
     pub(super) nodes: Vec<usize>,
 }
 
-/// Operators that run again, between their forward and their backward.
+/// A part that is recomputed, between its forward and its backward.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Held {
     /// What they read, which the checkpoint holds.
@@ -97,7 +97,16 @@ pub(super) struct Moved {
     pub output: Storage,
 }
 
-/// What becomes of an operator's results beside its output.
+/// An operator of a graph whose backward runs: a node of autograd's graph.
+#[derive(Clone, Copy)]
+pub(super) struct Node<'g> {
+    pub(super) graph: &'g Graph,
+    pub(super) op: &'g Op,
+    /// The operator's place in the graph.
+    pub(super) index: usize,
+}
+
+/// What becomes of an operator's results besides its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Results {
     /// Autograd saves what backward needs.

@@ -5,6 +5,8 @@
 //! hidden state, the latter cast to fp32 before it is added. Python still names one part's logits while it makes the
 //! next's. Source: `liger_kernel/ops/fused_linear_cross_entropy.py` (0.6 and later, gradients in the weight's type).
 
+use super::frame::Node;
+use super::shape::MatmulShape;
 use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Category, MatmulLayout, MemoryKind, Work};
@@ -32,11 +34,17 @@ impl Eager {
         for start in (0..tokens).step_by(part as usize) {
             let rows = part.min(tokens - start);
             let logits = self.storage_as(rows * words * element, Category::Logits, "aten.mm");
-            self.matmul("aten.mm", (rows, words, width), dtype, MatmulLayout::Forward, dispatch);
+            self.matmul("aten.mm", MatmulShape { m: rows, n: words, k: width }, dtype, MatmulLayout::Forward, dispatch);
             let bytes = rows * words * element;
             self.pointwise("liger_cross_entropy_kernel", MemoryKind::Softmax, 2 * bytes, bytes, dispatch);
             let part_gradient = self.storage(rows * width * element, "aten.mm");
-            self.matmul("aten.mm", (rows, width, words), dtype, MatmulLayout::DataGradient, dispatch);
+            self.matmul(
+                "aten.mm",
+                MatmulShape { m: rows, n: width, k: words },
+                dtype,
+                MatmulLayout::DataGradient,
+                dispatch,
+            );
             let moved = rows * width * element;
             self.pointwise("aten.copy_", MemoryKind::Copy, moved, moved, dispatch);
             self.release(part_gradient);
@@ -44,7 +52,13 @@ impl Eager {
                 self.release(earlier);
             }
             let narrow = self.storage_as(table * element, Category::Logits, "aten.mm");
-            self.matmul("aten.mm", (words, width, rows), dtype, MatmulLayout::WeightGradient, dispatch);
+            self.matmul(
+                "aten.mm",
+                MatmulShape { m: words, n: width, k: rows },
+                dtype,
+                MatmulLayout::WeightGradient,
+                dispatch,
+            );
             let wide = if element < 4 {
                 let wide = self.storage_as(table * 4, Category::Logits, "aten._to_copy");
                 self.pointwise("aten._to_copy", MemoryKind::Elementwise, table * element, table * 4, dispatch);
@@ -72,8 +86,9 @@ impl Eager {
     }
 
     /// Backward hands out what forward made.
-    pub(super) fn fused_linear_backward(&mut self, graph: &Graph, op: &Op, saved: [Storage; 2], frame: &mut Frame) {
-        let [of_hidden, of_weight] = saved;
+    pub(super) fn fused_linear_backward(&mut self, node: Node<'_>, frame: &mut Frame) {
+        let Node { graph, op, index } = node;
+        let [of_hidden, of_weight] = Self::saved_by(frame, index);
         let dtype = graph.values[op.inputs[0]].dtype;
         self.accumulate(frame, op.inputs[0], of_hidden.into());
         let param = frame.params.index(op.params[0]);

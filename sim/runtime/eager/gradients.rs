@@ -1,7 +1,7 @@
 //! What a node's backward is put together from: what it saved, small kernels, sums over rows.
 
+use super::frame::Node;
 use super::{Eager, Frame, Storage};
-use crate::model::graph::Op;
 use crate::program::{DType, MemoryKind};
 
 const SUM: &str = "aten.sum";
@@ -82,8 +82,8 @@ impl Eager {
         let height = last_power_of_2(rows).min(threads / width);
         let per_thread = rows.div_ceil(height);
         let grid = (columns / vector).div_ceil(width);
-        // 2,048 threads per multiprocessor.
-        let target = u64::from(self.settings.multiprocessors) * 2048 / (width * height);
+        // 2,048 threads per SM.
+        let target = u64::from(self.settings.sms) * 2048 / (width * height);
         if per_thread >= 256 && grid <= target {
             let shared = target.div_ceil(grid).min(per_thread.div_ceil(16)).max(per_thread.div_ceil(256));
             if shared > 1 {
@@ -93,7 +93,8 @@ impl Eager {
     }
 
     /// Keeps what an operator without parameters has saved, in the first half.
-    pub(super) fn keep_saved(&mut self, op: &Op, index: usize, frame: &mut Frame) {
+    pub(super) fn keep_saved(&mut self, node: Node<'_>, frame: &mut Frame) {
+        let Node { op, index, .. } = node;
         let (start, end) = Self::saved(frame, index);
         if !op.params.is_empty() || start == end {
             return;

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::state::Arrived;
+use super::framework::Arrived;
 use super::storage::Gradient;
 use super::{Eager, Frame, ParamMap, Storage};
 use crate::model::graph::{Graph, ValueId};
@@ -42,25 +42,26 @@ fn outputs(graph: &Graph, range: &Range<usize>) -> Vec<ValueId> {
 impl Eager {
     /// A graph that was a whole step ends: what was held until then goes.
     pub fn end_of_capture(&mut self) {
-        for storage in std::mem::take(&mut self.graphs.left) {
-            self.release(storage);
-        }
+        let left = self.cuda_graphs().map(|graphs| std::mem::take(&mut graphs.left));
+        left.into_iter().flatten().for_each(|storage| self.release(storage));
     }
 
     /// Writes a graph; the gradients that it makes.
     fn graph(&mut self, graphs: Graphs, write: impl FnOnce(&mut Eager)) -> Vec<Arrived> {
+        let state = self.cuda_graphs().expect("blocks are captured under Megatron alone");
         let captured = graphs == Graphs::Captured;
-        let own = if captured { self.graphs.workspaces } else { [true; 2] };
+        let own = if captured { state.workspaces } else { [true; 2] };
+        state.arrived = Some(vec![]);
         let workspaces = std::mem::replace(&mut self.workspaces, own);
-        self.graphs.arrived = Some(vec![]);
         let before = self.program.graphs(graphs);
         write(self);
         self.program.graphs(before);
         let own = std::mem::replace(&mut self.workspaces, workspaces);
+        let Some(state) = self.cuda_graphs() else { return vec![] };
         if captured {
-            self.graphs.workspaces = own;
+            state.workspaces = own;
         }
-        self.graphs.arrived.take().unwrap_or_default()
+        state.arrived.take().unwrap_or_default()
     }
 
     /// A copy into a static buffer.
@@ -183,8 +184,10 @@ impl Eager {
         let results: Vec<Storage> = frame.slots.iter_mut().filter_map(Option::take).collect();
         results.into_iter().for_each(|storage| self.release(storage));
         let made = frame.gradients.iter_mut().filter_map(Option::take).map(|gradient| gradient.storage);
-        let left = std::mem::take(&mut self.graphs.left);
-        made.chain(left).chain(arrived.into_iter().filter_map(|(_, gradient)| Some(gradient?.0))).collect()
+        let left = self.cuda_graphs().map(|graphs| std::mem::take(&mut graphs.left));
+        made.chain(left.into_iter().flatten())
+            .chain(arrived.into_iter().filter_map(|(_, gradient)| Some(gradient?.0)))
+            .collect()
     }
 
     /// Takes a static buffer, for good.

@@ -8,9 +8,11 @@
 //! A gradient is cast to the type it is added up in every time. The loop's variables name the node before, its gradient and
 //! what came of it, until they name the next. On a device the engine's thread may hold what came of it a little longer.
 
+use super::frame::Node;
+use super::shape::MatmulShape;
 use super::storage::Gradient;
 use super::{Eager, Frame, Storage};
-use crate::model::graph::{Graph, Op, OpKind};
+use crate::model::graph::{Graph, OpKind};
 use crate::program::{DType, MatmulLayout};
 
 /// What the loop over nodes names of the one before (`stage_backward_weight`).
@@ -47,12 +49,19 @@ fn held_by(graph: &Graph, readers: &[usize]) -> Vec<Option<usize>> {
 }
 
 impl Eager {
+    /// Whether a backward makes gradients of inputs alone.
+    pub(super) fn inputs_only(&self) -> bool {
+        self.framework.torch().is_some_and(|torch| torch.inputs_only)
+    }
+
     /// A linear's first half.
-    pub(super) fn linear_input(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
+    pub(super) fn linear_input(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let OpKind::Linear { inputs, outputs } = op.kind else { unreachable!("{:?} is no linear", op.kind) };
         let input = &graph.values[op.inputs[0]];
         let made = self.temporary(input.bytes(), "aten.mm");
-        let (shape, dispatch) = ((input.elements / inputs, inputs, outputs), self.settings.backward);
+        let (shape, dispatch) =
+            (MatmulShape { m: input.elements / inputs, n: inputs, k: outputs }, self.settings.backward);
         self.matmul("aten.mm", shape, input.dtype, MatmulLayout::DataGradient, dispatch);
         frame.note(index, gradient);
         self.accumulate(frame, op.inputs[0], Gradient { storage: made, view: true });
@@ -124,20 +133,20 @@ impl Eager {
         if let OpKind::Linear { inputs, outputs } = op.kind {
             let tokens = input.elements / inputs;
             made.push(self.temporary(outputs * inputs * input.dtype.bytes(), "aten.mm"));
-            let (shape, dispatch) = ((outputs, inputs, tokens), self.settings.backward);
+            let (shape, dispatch) = (MatmulShape { m: outputs, n: inputs, k: tokens }, self.settings.backward);
             self.matmul("aten.mm", shape, input.dtype, MatmulLayout::WeightGradient, dispatch);
             self.let_go_of_saved(frame, index);
             if op.params.len() > 1 {
                 made.push(self.sum_rows(tokens, outputs, input.dtype));
             }
         } else {
-            made.extend(self.norm_weights(graph, op, index, frame));
+            made.extend(self.norm_weights(Node { graph, op, index }, frame));
             self.let_go_of_saved(frame, index);
         }
         let norm = !op.kind.is_linear();
         let stored = made.into_iter().zip(&op.params).map(|(storage, &param)| {
             let (storage, dtype) = if norm { self.partial(storage, input.dtype) } else { (storage, input.dtype) };
-            let to = self.gradient_dtype.unwrap_or(dtype);
+            let to = self.leaves.dtype.unwrap_or(dtype);
             (frame.params.index(param), self.cast_gradient(storage, dtype, to), to)
         });
         stored.collect()

@@ -1,9 +1,9 @@
 //! Rules of InternLM's own operators, forward and backward (InternLM/InternEvo@e1cefaef, v0.1.0; flash-attention 1.0.5).
 //!
 //! Rotary embeddings and the gradient of the logits take the place of what they are computed from. Norms run in fp32 and,
-//! unless the whole block does, run again in backward. Assumed: Apex's norm is one kernel each way.
+//! unless the whole block does, are recomputed in backward. Assumed: Apex's norm is one kernel each way.
 
-use super::frame::Results;
+use super::frame::{Node, Results};
 use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::internlm::InternLmOp;
@@ -13,6 +13,15 @@ use crate::units::Bytes;
 /// Bytes of an index and of a number.
 const INDEX: u64 = 8;
 const NUMBER: u64 = 4;
+
+/// A norm in fp32.
+#[derive(Clone, Copy)]
+struct WideNorm {
+    /// The residual is added first, and is a result as well.
+    adds: bool,
+    /// It is recomputed in backward.
+    recompute: bool,
+}
 
 /// What a norm makes: the sum it is of, if it adds, its input in fp32, the normed, a number for each row.
 struct Normed {
@@ -26,29 +35,24 @@ impl Eager {
     pub(super) fn internlm(&mut self, graph: &Graph, op: &Op, kind: InternLmOp, frame: &mut Frame, results: Results) {
         match kind {
             InternLmOp::Embed => self.embed_columns(graph, op, frame, results),
-            InternLmOp::Norm { adds, again } => self.wide_norm(graph, op, (adds, again), frame, results),
+            InternLmOp::Norm { adds, recompute } => {
+                self.wide_norm(graph, op, WideNorm { adds, recompute }, frame, results)
+            }
             InternLmOp::Rotate => self.rotate_in_place(graph, op, frame, results),
             InternLmOp::Flash => self.packed_flash(graph, op, frame, results),
             InternLmOp::Loss => self.in_place_loss(graph, op, frame, results),
         }
     }
 
-    pub(super) fn internlm_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind): (usize, InternLmOp),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn internlm_backward(&mut self, node: Node<'_>, kind: InternLmOp, frame: &mut Frame, gradient: Storage) {
         match kind {
-            InternLmOp::Embed => self.embed_columns_backward(graph, op, index, frame, gradient),
-            InternLmOp::Norm { adds, again } => {
-                self.wide_norm_backward(graph, op, (index, adds, again), frame, gradient);
+            InternLmOp::Embed => self.embed_columns_backward(node, frame, gradient),
+            InternLmOp::Norm { adds, recompute } => {
+                self.wide_norm_backward(node, WideNorm { adds, recompute }, frame, gradient);
             }
-            InternLmOp::Rotate => self.rotate_in_place_backward(graph, op, index, frame, gradient),
-            InternLmOp::Flash => self.packed_flash_backward(graph, op, index, frame, gradient),
-            InternLmOp::Loss => self.in_place_loss_backward(graph, op, index, frame, gradient),
+            InternLmOp::Rotate => self.rotate_in_place_backward(node, frame, gradient),
+            InternLmOp::Flash => self.packed_flash_backward(node, frame, gradient),
+            InternLmOp::Loss => self.in_place_loss_backward(node, frame, gradient),
         }
     }
 
@@ -73,14 +77,8 @@ impl Eager {
         self.keep(frame, results, &[tokens]);
     }
 
-    fn embed_columns_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        index: usize,
-        frame: &mut Frame,
-        mut gradient: Storage,
-    ) {
+    fn embed_columns_backward(&mut self, node: Node<'_>, frame: &mut Frame, mut gradient: Storage) {
+        let Node { graph, op, index } = node;
         let (value, ranks) = (&graph.values[op.outputs[0]], graph.dims.tensor.ranks);
         let part = value.bytes() / ranks;
         if ranks > 1 {
@@ -108,13 +106,13 @@ impl Eager {
         Normed { sum, wide: cast, out, rows }
     }
 
-    fn wide_norm(&mut self, graph: &Graph, op: &Op, (adds, again): (bool, bool), frame: &mut Frame, results: Results) {
-        let Normed { sum, wide, out, rows } = self.run_norm(graph, op, adds);
+    fn wide_norm(&mut self, graph: &Graph, op: &Op, norm: WideNorm, frame: &mut Frame, results: Results) {
+        let Normed { sum, wide, out, rows } = self.run_norm(graph, op, norm.adds);
         frame.slots[op.outputs[0]] = Some(out);
         if let (Some(sum), Some(&value)) = (sum, op.outputs.get(1)) {
             frame.slots[value] = Some(sum);
         }
-        if again {
+        if norm.recompute {
             self.release(rows);
             self.release(wide);
             let held: Vec<Storage> = op.inputs.iter().map(|&input| Self::value(frame, input)).collect();
@@ -125,24 +123,18 @@ impl Eager {
         }
     }
 
-    fn wide_norm_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, adds, again): (usize, bool, bool),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    fn wide_norm_backward(&mut self, node: Node<'_>, norm: WideNorm, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         const NAME: &str = "apex.rms_norm_backward";
         let value = &graph.values[op.inputs[0]];
         let (bytes, width) = (value.bytes(), graph.params[op.params[0]].elements());
         let (start, end) = Self::saved(frame, index);
         let saved = frame.saved[start..end].to_vec();
         let mut held = vec![];
-        if again {
+        if norm.recompute {
             let before = (self.program.set_pass(Pass::Recompute), self.category);
             self.category = Category::Recompute;
-            let Normed { sum, wide, out, rows } = self.run_norm(graph, op, adds);
+            let Normed { sum, wide, out, rows } = self.run_norm(graph, op, norm.adds);
             self.program.set_pass(before.0);
             self.category = before.1;
             held.extend([wide, rows, out].into_iter().chain(sum));
@@ -195,7 +187,8 @@ impl Eager {
         self.keep(frame, results, &[cosine, sine]);
     }
 
-    fn rotate_in_place_backward(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
+    fn rotate_in_place_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         self.turn(graph, op);
         for storage in Self::saved_by::<2>(frame, index) {
             self.release(storage);
@@ -234,7 +227,8 @@ impl Eager {
     }
 
     /// The gradient of the whole mixed product.
-    fn packed_flash_backward(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
+    fn packed_flash_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         const NAME: &str = "flash_attn_cuda.bwd";
         let (d, value) = (graph.dims, &graph.values[op.outputs[0]]);
         let result = self.temporary(graph.values[op.inputs[0]].bytes(), NAME);
@@ -280,7 +274,8 @@ impl Eager {
         self.keep(frame, results, &[kept[1], sums, count]);
     }
 
-    fn in_place_loss_backward(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
+    fn in_place_loss_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let (logits, tokens) = (&graph.values[op.inputs[0]], graph.dims.tokens());
         let [result, sums, count] = Self::saved_by(frame, index);
         let quotient = self.pointwise_gradient("aten.div", NUMBER, 3 * NUMBER);

@@ -1,5 +1,6 @@
 //! Kernels that many rules launch: those bounded by memory, and matmuls with their workspace.
 
+use super::shape::MatmulShape;
 use super::{COMPUTE, Eager};
 use crate::model::graph::Op;
 use crate::program::{Category, DType, Dispatch, MatmulLayout, MemoryKind, Pass, Work};
@@ -21,7 +22,7 @@ impl Eager {
     pub(in crate::runtime) fn matmul(
         &mut self,
         name: &'static str,
-        (m, n, k): (u64, u64, u64),
+        MatmulShape { m, n, k }: MatmulShape,
         dtype: DType,
         layout: MatmulLayout,
         dispatch: Dispatch,

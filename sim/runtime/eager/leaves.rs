@@ -1,6 +1,7 @@
 //! Gradients of parameters as autograd leaves them (`torch/csrc/autograd/functions/accumulate_grad.h`).
 
-use super::state::StepAtOnce;
+use super::framework::{InternEvo, Nanotron, StepAtOnce};
+use super::state::FrameworkState;
 use super::storage::{Gradient, Leaf};
 use super::{Eager, Storage};
 use crate::program::{Category, DType, MemoryKind};
@@ -10,7 +11,7 @@ impl Eager {
     /// Casts a parameter's gradient to the type it is stored in, if it is the first and the type is wider
     /// (`param.grad_dtype`, `torch/csrc/autograd/input_metadata.cpp`).
     pub(in crate::runtime) fn upcast(&mut self, param: usize, gradient: Storage, from: DType) -> (Storage, DType) {
-        match self.gradient_dtype.filter(|_| self.leaves[param].is_none()) {
+        match self.leaves.dtype.filter(|_| self.leaves.stored[param].is_none()) {
             Some(to) => (self.cast_gradient(gradient, from, to), to),
             None => (gradient, from),
         }
@@ -43,25 +44,25 @@ impl Eager {
         let view = gradient.view;
         let mut gradient = gradient.storage;
         if let Some(shared) = self.shared_as(param) {
-            let Some((sum, count)) = self.add_shared(param, Gradient { storage: gradient, view }) else { return };
-            if count < shared.uses {
-                self.shared_sums.push((param, sum, count));
+            let Some(sum) = self.add_shared(param, Gradient { storage: gradient, view }) else { return };
+            if sum.count < shared.uses {
+                self.leaves.sums.push(sum);
                 return;
             }
-            gradient = sum.storage;
+            gradient = sum.gradient.storage;
             if !shared.zeroed && self.fuses_accumulation() {
                 self.release(gradient);
                 return self.gradient_arrived(param);
             }
         }
-        if self.main.is_some() {
+        if let FrameworkState::Megatron(_) = self.framework {
             return self.add_to_main(param, gradient, dtype);
         }
-        match self.leaves[param] {
+        match self.leaves.stored[param] {
             None => {
-                let buffer = self.counted[gradient.0 as usize].buffer;
+                let buffer = self.storages.counted[gradient.0 as usize].buffer;
                 self.program.recategorize(buffer, Category::UnshardedGradient);
-                self.leaves[param] = Some(Leaf { storage: gradient, dtype });
+                self.leaves.stored[param] = Some(Leaf { storage: gradient, dtype });
             }
             Some(leaf) => {
                 let (total, more) = (self.bytes(leaf.storage), self.bytes(gradient));
@@ -70,20 +71,29 @@ impl Eager {
                 self.release(gradient);
             }
         }
-        self.step_now(param);
-        if let Some(hooks) = &mut self.hooks {
-            hooks.arrived(&mut self.program, param);
-        }
         self.leaf_took(param);
+    }
+
+    /// What the framework does once a leaf has taken a parameter's gradient.
+    fn leaf_took(&mut self, param: usize) {
+        match &mut self.framework {
+            FrameworkState::Torch(_) => self.step_now(param),
+            FrameworkState::DeepSpeed(_) => self.call(|around, eager| around.arrived(eager, param)),
+            FrameworkState::InternEvo(InternEvo { hooks, .. })
+            | FrameworkState::Nanotron(Nanotron { hooks: Some(hooks), .. }) => hooks.arrived(&mut self.program, param),
+            FrameworkState::Nanotron(Nanotron { hooks: None, .. }) | FrameworkState::Megatron(_) => {}
+        }
     }
 
     /// Steps a parameter with the gradient it has just got, and lets go of the gradient.
     fn step_now(&mut self, param: usize) {
-        let Some(StepAtOnce { optimizer, scope, params }) = &self.step_at_once else { return };
+        let FrameworkState::Torch(torch) = &mut self.framework else { return };
+        let Some(StepAtOnce { optimizer, scope, params, has_state }) = &mut torch.step_at_once else { return };
         let (optimizer, scope, own) = (*optimizer, *scope, [params[param]]);
+        let stepped = std::mem::replace(&mut has_state[param], true);
         let Some((gradient, dtype)) = self.take_leaf(param) else { return };
         let before = self.program.enter(scope);
-        if !std::mem::replace(&mut self.stepped[param], true) {
+        if !stepped {
             optimizer.make_state(&mut self.program, Caller::SingleDevice, &own, dtype.bytes());
         }
         optimizer.step(&mut self.program, Caller::SingleDevice, &own, dtype.bytes());
@@ -93,11 +103,11 @@ impl Eager {
 
     /// Takes a parameter's gradient away, with its type.
     pub fn take_leaf(&mut self, param: usize) -> Option<(Storage, DType)> {
-        self.leaves[param].take().map(|leaf| (leaf.storage, leaf.dtype))
+        self.leaves.stored[param].take().map(|leaf| (leaf.storage, leaf.dtype))
     }
 
     /// Puts a gradient in the place of a parameter's (a cast one, between micro-batches).
     pub fn leaf(&self, param: usize) -> Option<(Storage, DType)> {
-        self.leaves[param].map(|leaf| (leaf.storage, leaf.dtype))
+        self.leaves.stored[param].map(|leaf| (leaf.storage, leaf.dtype))
     }
 }

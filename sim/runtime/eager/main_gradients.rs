@@ -1,6 +1,7 @@
 //! Main gradients: one buffer of all parameters' gradients in a type of its own, to which each micro-batch adds
 //! (`megatron/core/distributed/distributed_data_parallel.py`, `_make_backward_post_hook`).
 
+use super::shape::MatmulShape;
 use std::fmt::Debug;
 
 use super::storage::Storage;
@@ -9,7 +10,7 @@ use crate::program::{Builder, DType};
 /// A point of a chunk's run at which a training step may have hooks: around its blocks, and around its backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// A block of the chunk is about to run, for the first time or again.
+    /// A block of the chunk is about to run, for the first time or as a recompute.
     Block(u64),
     /// It has run.
     BlockRan(u64),
@@ -63,7 +64,7 @@ pub struct MainGradients {
 pub struct WeightWork {
     pub(super) param: usize,
     /// Outputs, inputs and tokens.
-    pub(super) shape: (u64, u64, u64),
+    pub(super) shape: MatmulShape,
     pub(super) dtype: DType,
     /// Whether the input is the rank's part of the sequence, gathered before it is multiplied.
     pub(super) gathers: bool,

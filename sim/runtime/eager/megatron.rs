@@ -4,7 +4,6 @@
 //! gradient it was given and of what forward saved.
 
 mod activation;
-mod ahead;
 mod catch_up;
 mod column;
 mod context;
@@ -23,12 +22,14 @@ mod later;
 mod left;
 mod linear;
 mod loss;
+mod mtp;
 mod overlap;
 mod products;
 mod rotary;
 mod routed;
 mod router;
 mod scores;
+pub(super) mod second_run;
 pub mod spread;
 mod tools;
 
@@ -37,7 +38,9 @@ pub use dispatch::{DISPATCHERS, crosses};
 pub use dispatcher::{Dispatcher, Routing, Spread, Stage};
 pub use left::Later;
 
-use super::frame::Results;
+use embedding::Embed;
+
+use super::frame::{Node, Results};
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::{CrossEntropy, MegatronOp};
@@ -46,7 +49,7 @@ impl Eager {
     pub(super) fn megatron(&mut self, graph: &Graph, op: &Op, kind: MegatronOp, frame: &mut Frame, results: Results) {
         match kind {
             MegatronOp::Embed { learned, dropout, summed } => {
-                self.embed(graph, op, (learned, dropout, summed), frame, results);
+                self.embed(graph, op, Embed { learned, dropout, summed }, frame, results);
             }
             MegatronOp::Linear { .. } => self.parallel_linear(graph, op, kind, frame, results),
             MegatronOp::Sum => self.sum_over_ranks(graph, op, frame, results),
@@ -60,7 +63,7 @@ impl Eager {
             MegatronOp::ColumnLinear { .. } => self.column_linear(graph, op, kind, frame, results),
             MegatronOp::RowLinear { .. } => self.row_linear(graph, op, kind, frame, results),
             MegatronOp::EngineLinear { .. } => self.fp8_linear(graph, op, frame, results),
-            MegatronOp::FlashCore { again, .. } => self.flash_core(graph, op, again, frame, results),
+            MegatronOp::FlashCore { recompute, .. } => self.flash_core(graph, op, recompute, frame, results),
             MegatronOp::VocabularyLoss { kernels: CrossEntropy::Compiled } => {
                 self.fused_vocabulary_loss(graph, op, frame, results);
             }
@@ -70,57 +73,51 @@ impl Eager {
             MegatronOp::VocabularyLoss { .. } => self.vocabulary_loss(graph, op, frame, results),
             MegatronOp::MaskedMean => self.masked_mean(graph, op, frame, results),
             MegatronOp::Latent(kind) => self.latent(graph, op, kind, frame, results),
-            MegatronOp::Ahead(kind) => self.ahead(graph, op, kind, frame, results),
+            MegatronOp::Mtp(kind) => self.mtp(graph, op, kind, frame, results),
             MegatronOp::Routed(kind) => self.routed(graph, op, kind, frame, results),
             MegatronOp::SplitQkv => self.split_qkv(graph, op, frame, results),
             MegatronOp::Rotate { fused } => self.rotate_heads(graph, op, fused, frame, results),
         }
     }
 
-    pub(super) fn megatron_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind): (usize, MegatronOp),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn megatron_backward(&mut self, node: Node<'_>, kind: MegatronOp, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, .. } = node;
         match kind {
             MegatronOp::Embed { learned, dropout, summed } => {
-                self.embed_backward(graph, op, (index, learned, dropout, summed), frame, gradient);
+                self.embed_backward(node, Embed { learned, dropout, summed }, frame, gradient);
             }
-            MegatronOp::Linear { .. } => self.parallel_linear_backward(graph, op, (index, kind), frame, gradient),
+            MegatronOp::Linear { .. } => self.parallel_linear_backward(node, kind, frame, gradient),
             MegatronOp::Sum => self.sum_over_ranks_backward(graph, op, frame, gradient),
             MegatronOp::Gather => self.gather_over_ranks_backward(graph, op, frame, gradient),
             MegatronOp::BiasDropoutAdd { .. } => {
-                self.bias_dropout_add_backward(graph, op, (index, kind), frame, gradient);
+                self.bias_dropout_add_backward(node, kind, frame, gradient);
             }
             MegatronOp::Activate { fused: true, .. } => {
-                self.bias_activation_backward(graph, op, index, frame, gradient);
+                self.bias_activation_backward(node, frame, gradient);
             }
             MegatronOp::Activate { gated, .. } => {
-                self.plain_activation_backward(graph, op, (index, gated), frame, gradient);
+                self.plain_activation_backward(node, gated, frame, gradient);
             }
-            MegatronOp::Core { .. } => self.unfused_core_backward(graph, op, (index, kind), frame, gradient),
-            MegatronOp::Norm => self.engine_norm_backward(graph, op, index, frame, gradient),
-            MegatronOp::NormLinear { .. } => self.norm_linear_backward(graph, op, (index, kind), frame, gradient),
-            MegatronOp::ColumnLinear { .. } => self.column_linear_backward(graph, op, (index, kind), frame, gradient),
-            MegatronOp::RowLinear { .. } => self.row_linear_backward(graph, op, (index, kind), frame, gradient),
-            MegatronOp::EngineLinear { .. } => self.fp8_linear_backward(graph, op, index, frame, gradient),
-            MegatronOp::FlashCore { again, .. } => self.flash_core_backward(graph, op, (index, again), frame, gradient),
+            MegatronOp::Core { .. } => self.unfused_core_backward(node, kind, frame, gradient),
+            MegatronOp::Norm => self.engine_norm_backward(node, frame, gradient),
+            MegatronOp::NormLinear { .. } => self.norm_linear_backward(node, kind, frame, gradient),
+            MegatronOp::ColumnLinear { .. } => self.column_linear_backward(node, kind, frame, gradient),
+            MegatronOp::RowLinear { .. } => self.row_linear_backward(node, kind, frame, gradient),
+            MegatronOp::EngineLinear { .. } => self.fp8_linear_backward(node, frame, gradient),
+            MegatronOp::FlashCore { recompute, .. } => self.flash_core_backward(node, recompute, frame, gradient),
             MegatronOp::VocabularyLoss { kernels: CrossEntropy::Engine } => {
-                self.engine_vocabulary_loss_backward(graph, op, index, frame, gradient);
+                self.engine_vocabulary_loss_backward(node, frame, gradient);
             }
             MegatronOp::VocabularyLoss { kernels: CrossEntropy::Compiled } => {
-                self.fused_vocabulary_loss_backward(graph, op, index, frame, gradient);
+                self.fused_vocabulary_loss_backward(node, frame, gradient);
             }
-            MegatronOp::VocabularyLoss { .. } => self.vocabulary_loss_backward(graph, op, index, frame, gradient),
-            MegatronOp::MaskedMean => self.masked_mean_backward(graph, op, index, frame, gradient),
-            MegatronOp::Ahead(kind) => self.ahead_backward(graph, op, (index, kind), frame, gradient),
-            MegatronOp::Latent(kind) => self.latent_backward(graph, op, (index, kind), frame, gradient),
-            MegatronOp::Routed(kind) => self.routed_backward(graph, op, (index, kind), frame, gradient),
+            MegatronOp::VocabularyLoss { .. } => self.vocabulary_loss_backward(node, frame, gradient),
+            MegatronOp::MaskedMean => self.masked_mean_backward(node, frame, gradient),
+            MegatronOp::Mtp(kind) => self.mtp_backward(node, kind, frame, gradient),
+            MegatronOp::Latent(kind) => self.latent_backward(node, kind, frame, gradient),
+            MegatronOp::Routed(kind) => self.routed_backward(node, kind, frame, gradient),
             MegatronOp::SplitQkv => self.split_qkv_backward(graph, op, frame, gradient),
-            MegatronOp::Rotate { fused } => self.rotate_heads_backward(graph, op, (index, fused), frame, gradient),
+            MegatronOp::Rotate { fused } => self.rotate_heads_backward(node, fused, frame, gradient),
         }
     }
 }

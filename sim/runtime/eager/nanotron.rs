@@ -4,7 +4,8 @@
 //! matmuls on ranks in the middle, whose program stands for all. Gathered parts lie in a buffer that all linears share
 //! (`MemoryBuffer`).
 
-use super::frame::Results;
+use super::frame::{Node, Results};
+use super::shape::MatmulShape;
 use super::storage::Gradient;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
@@ -26,7 +27,7 @@ struct Linear {
 }
 
 impl Linear {
-    fn of(graph: &Graph, op: &Op, (inputs, outputs): (u64, u64)) -> Linear {
+    fn of(graph: &Graph, op: &Op, inputs: u64, outputs: u64) -> Linear {
         let ranks = graph.dims.tensor.ranks;
         let (tokens, dtype) = (graph.dims.tokens(), graph.values[op.inputs[0]].dtype);
         Linear { tokens, part: tokens / ranks, inputs, outputs, ranks, dtype }
@@ -47,49 +48,45 @@ impl Linear {
 impl Eager {
     pub(super) fn nanotron(&mut self, graph: &Graph, op: &Op, kind: NanotronOp, frame: &mut Frame, results: Results) {
         match kind {
-            NanotronOp::Column { inputs, outputs, again } => {
-                self.column(graph, op, (Linear::of(graph, op, (inputs, outputs)), again), frame, results);
+            NanotronOp::Column { inputs, outputs, regather } => {
+                self.column(graph, op, Linear::of(graph, op, inputs, outputs), regather, frame, results);
             }
-            NanotronOp::Row { inputs, outputs } => self.row(graph, op, (inputs, outputs), frame, results),
+            NanotronOp::Row { inputs, outputs } => {
+                self.row(graph, op, Linear::of(graph, op, inputs, outputs), frame, results)
+            }
             NanotronOp::Heads => self.heads_first(graph, op, frame, results),
             NanotronOp::Transpose => self.sequence_first(graph, op, frame, results),
             NanotronOp::Loss => self.sharded_loss(graph, op, frame, results),
         }
     }
 
-    pub(super) fn nanotron_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind): (usize, NanotronOp),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn nanotron_backward(&mut self, node: Node<'_>, kind: NanotronOp, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, .. } = node;
         match kind {
-            NanotronOp::Column { inputs, outputs, again } => {
-                let linear = Linear::of(graph, op, (inputs, outputs));
-                self.column_backward(op, (index, linear, again), frame, gradient);
+            NanotronOp::Column { inputs, outputs, regather } => {
+                let linear = Linear::of(graph, op, inputs, outputs);
+                self.column_backward(node, linear, regather, frame, gradient);
             }
             NanotronOp::Row { inputs, outputs } => {
-                self.row_backward(op, (index, Linear::of(graph, op, (inputs, outputs))), frame, gradient);
+                self.row_backward(node, Linear::of(graph, op, inputs, outputs), frame, gradient);
             }
             NanotronOp::Heads => self.heads_first_backward(graph, op, frame, gradient),
             NanotronOp::Transpose => self.sequence_first_backward(graph, op, frame, gradient),
-            NanotronOp::Loss => self.sharded_loss_backward(graph, op, index, frame, gradient),
+            NanotronOp::Loss => self.sharded_loss_backward(node, frame, gradient),
         }
     }
 
-    fn column(&mut self, graph: &Graph, op: &Op, (linear, again): (Linear, bool), frame: &mut Frame, results: Results) {
+    fn column(&mut self, graph: &Graph, op: &Op, linear: Linear, regather: bool, frame: &mut Frame, results: Results) {
         let dispatch = self.settings.forward;
         let whole = linear.bytes(linear.tokens, linear.inputs);
         let mut gathered = None;
         if linear.ranks > 1 {
-            gathered = (!again).then(|| self.storage(whole, "all_gather_into_tensor"));
+            gathered = (!regather).then(|| self.storage(whole, "all_gather_into_tensor"));
             self.begin_exchange(Collective::AllGather, whole, linear.dtype);
         }
         let out = self.storage(graph.values[op.outputs[0]].bytes(), "aten.mm");
         let product = |this: &mut Self, rows| {
-            let shape = (rows, linear.outputs, linear.inputs);
+            let shape = MatmulShape { m: rows, n: linear.outputs, k: linear.inputs };
             this.matmul("aten.mm", shape, linear.dtype, MatmulLayout::Forward, dispatch);
         };
         product(self, linear.part);
@@ -106,19 +103,21 @@ impl Eager {
 
     fn column_backward(
         &mut self,
-        op: &Op,
-        (index, linear, again): (usize, Linear, bool),
+        node: Node<'_>,
+        linear: Linear,
+        regather: bool,
         frame: &mut Frame,
         gradient: Storage,
     ) {
+        let Node { op, index, .. } = node;
         let (dispatch, dtype) = (self.settings.backward, linear.dtype);
         let several = linear.ranks > 1;
         let whole_bytes = linear.bytes(linear.tokens, linear.inputs);
-        if several && again {
+        if several && regather {
             self.begin_exchange(Collective::AllGather, whole_bytes, dtype);
         }
         let whole = self.temporary(whole_bytes, "aten.mm");
-        let shape = (linear.tokens, linear.inputs, linear.outputs);
+        let shape = MatmulShape { m: linear.tokens, n: linear.inputs, k: linear.outputs };
         self.matmul("aten.mm", shape, dtype, MatmulLayout::DataGradient, dispatch);
         let mut part = None;
         if several {
@@ -145,17 +144,16 @@ impl Eager {
 
     fn weight_of(&mut self, linear: &Linear, dispatch: crate::program::Dispatch) -> Storage {
         let weight = self.temporary(linear.bytes(linear.outputs, linear.inputs), "aten.mm");
-        let shape = (linear.outputs, linear.inputs, linear.tokens);
+        let shape = MatmulShape { m: linear.outputs, n: linear.inputs, k: linear.tokens };
         self.matmul("aten.mm", shape, linear.dtype, MatmulLayout::WeightGradient, dispatch);
         weight
     }
 
-    fn row(&mut self, graph: &Graph, op: &Op, sizes: (u64, u64), frame: &mut Frame, results: Results) {
-        let linear = Linear::of(graph, op, sizes);
+    fn row(&mut self, graph: &Graph, op: &Op, linear: Linear, frame: &mut Frame, results: Results) {
         let dispatch = self.settings.forward;
         let bytes = linear.bytes(linear.tokens, linear.outputs);
         let mut out = self.storage(bytes, "aten.mm");
-        let shape = (linear.tokens, linear.outputs, linear.inputs);
+        let shape = MatmulShape { m: linear.tokens, n: linear.outputs, k: linear.inputs };
         self.matmul("aten.mm", shape, linear.dtype, MatmulLayout::Forward, dispatch);
         if linear.ranks > 1 {
             let part = self.storage(graph.values[op.outputs[0]].bytes(), "reduce_scatter_tensor");
@@ -168,14 +166,15 @@ impl Eager {
         self.keep(frame, results, &[input]);
     }
 
-    fn row_backward(&mut self, op: &Op, (index, linear): (usize, Linear), frame: &mut Frame, gradient: Storage) {
+    fn row_backward(&mut self, node: Node<'_>, linear: Linear, frame: &mut Frame, gradient: Storage) {
+        let Node { op, index, .. } = node;
         let (dispatch, dtype) = (self.settings.backward, linear.dtype);
         if linear.ranks > 1 {
             self.begin_exchange(Collective::AllGather, linear.bytes(linear.tokens, linear.outputs), dtype);
         }
         let result = self.temporary(linear.bytes(linear.tokens, linear.inputs), "aten.mm");
         let product = |this: &mut Self, rows| {
-            let shape = (rows, linear.inputs, linear.outputs);
+            let shape = MatmulShape { m: rows, n: linear.inputs, k: linear.outputs };
             this.matmul("aten.mm", shape, dtype, MatmulLayout::DataGradient, dispatch);
         };
         product(self, linear.part);
@@ -281,7 +280,8 @@ impl Eager {
         self.keep(frame, results, &[shifted, elsewhere, rows]);
     }
 
-    fn sharded_loss_backward(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
+    fn sharded_loss_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let (logits, tokens, dispatch) = (&graph.values[op.inputs[0]], graph.dims.tokens(), self.settings.backward);
         let numbers = tokens * NUMBER;
         let update = self.pointwise_gradient("aten.rsub", numbers, tokens);

@@ -4,6 +4,9 @@
 //! checkpointing in the opposite order, because the unpacked tensors are then the node's own), then second gradients
 //! are added up, then parameter gradients are stored.
 
+use super::cross_entropy::Loss;
+use super::frame::Node;
+use super::shape::MatmulShape;
 use super::storage::Gradient;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op, OpKind};
@@ -11,7 +14,8 @@ use crate::model::operators::moves;
 use crate::program::{DType, MatmulLayout, MemoryKind};
 
 impl Eager {
-    pub(super) fn node_here(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame) {
+    pub(super) fn node_here(&mut self, node: Node<'_>, frame: &mut Frame) {
+        let Node { graph, op, index } = node;
         if op.kind == OpKind::Split {
             return self.split(graph, op, frame);
         }
@@ -20,21 +24,19 @@ impl Eager {
         let input = op.inputs.first().copied().unwrap_or(op.outputs[0]);
         let bytes = graph.values[input].bytes();
         match op.kind {
-            OpKind::Simple(simple) => self.simple_backward(graph, op, (index, simple), frame, gradient),
-            OpKind::Linear { .. } if self.inputs_only => self.linear_input(graph, op, index, frame, gradient),
+            OpKind::Simple(simple) => self.simple_backward(node, simple, frame, gradient),
+            OpKind::Linear { .. } if self.inputs_only() => self.linear_input(node, frame, gradient),
             OpKind::Linear { inputs, outputs } if op.params.is_empty() => {
-                self.linear_of_values(graph, op, index, frame, gradient, (inputs, outputs));
+                self.linear_of_values(node, inputs, outputs, frame, gradient);
             }
             OpKind::CastWeight => self.cast_weight_backward(graph, op, frame, gradient),
             OpKind::Linear { inputs, outputs } => {
-                self.linear(graph, op, index, frame, gradient, (inputs, outputs));
+                self.linear(node, inputs, outputs, frame, gradient);
             }
             OpKind::RmsNorm { rows } if !self.settings.fused_rms_norm => {
-                let (start, end) = Self::saved(frame, index);
-                let saved = frame.saved[start..end].to_vec();
-                self.composite_norm_backward(graph, op, (rows, start == 0), frame, (&saved, gradient));
+                self.composite_norm_backward(node, rows, frame, gradient);
             }
-            OpKind::RmsNorm { .. } | OpKind::LayerNorm { .. } => self.norm(graph, op, index, frame, gradient),
+            OpKind::RmsNorm { .. } | OpKind::LayerNorm { .. } => self.norm(node, frame, gradient),
             OpKind::RotateComplex { table } => {
                 let conjugate = self.temporary(8 * table, "aten.clone");
                 self.pointwise("aten.clone", MemoryKind::Copy, 8 * table, 8 * table, dispatch);
@@ -44,50 +46,50 @@ impl Eager {
                 self.let_go(frame, index, gradient);
                 self.accumulate(frame, input, result.into());
             }
-            OpKind::Rotate(rope) => self.rotate_backward(graph, op, (index, rope), frame, gradient),
-            OpKind::Expand => self.made_gradients(graph, op, (index, &[moves::SUM]), frame, gradient),
+            OpKind::Rotate(rope) => self.rotate_backward(node, rope, frame, gradient),
+            OpKind::Expand => self.made_gradients(node, &[moves::SUM], frame, gradient),
             OpKind::View => self.accumulate(frame, input, Gradient { storage: gradient, view: true }),
             OpKind::RotaryRows => self.release(gradient),
-            OpKind::Unpad { .. } => self.unpad_backward(graph, op, index, frame, gradient),
-            OpKind::Pad => self.pad_backward(graph, op, index, frame, gradient),
-            OpKind::Attention { window, .. } if self.ulysses.is_some() => {
-                self.ulysses_backward(graph, op, (index, window), frame, gradient);
+            OpKind::Unpad { .. } => self.unpad_backward(node, frame, gradient),
+            OpKind::Pad => self.pad_backward(node, frame, gradient),
+            OpKind::Attention { window, .. } if self.shares_sequence() => {
+                self.ulysses_backward(node, window, frame, gradient);
             }
             OpKind::Attention { window, .. } if self.settings.flex_attention => {
-                self.flex_backward(graph, op, (index, window), frame, gradient);
+                self.flex_backward(node, window, frame, gradient);
             }
-            OpKind::Attention { window, .. } => self.attention(graph, op, index, frame, gradient, window),
-            OpKind::Embedding => self.embedding(graph, op, index, frame, gradient),
-            OpKind::ChunkedLoss(_) => self.chunked_loss_backward(op, index, frame, gradient),
+            OpKind::Attention { window, .. } => self.attention(node, window, frame, gradient),
+            OpKind::Embedding => self.embedding(node, frame, gradient),
+            OpKind::ChunkedLoss(_) => self.chunked_loss_backward(node, frame, gradient),
             OpKind::FusedLinearCrossEntropy => {
                 self.release(gradient);
-                self.fused_linear_backward(graph, op, Self::saved_by(frame, index), frame);
+                self.fused_linear_backward(node, frame);
             }
             OpKind::VocabularyLogProbs { words } => {
-                self.vocabulary_backward(graph, op, (words, Self::saved_by(frame, index)), frame, gradient);
+                self.vocabulary_backward(node, words, frame, gradient);
             }
             OpKind::FlashCrossEntropy => {
-                self.flash_cross_entropy_backward(graph, op, Self::saved_by(frame, index), frame, gradient);
+                self.flash_cross_entropy_backward(node, frame, gradient);
             }
             OpKind::CompiledCrossEntropy { .. } => {
-                self.compiled_cross_entropy_backward(graph, op, index, frame, gradient);
+                self.compiled_cross_entropy_backward(node, frame, gradient);
             }
             OpKind::CrossEntropy { upcast, shifts } => {
-                self.cross_entropy_backward(graph, op, (index, upcast, shifts), frame, gradient);
+                self.cross_entropy_backward(node, Loss { upcast, shifts }, frame, gradient);
             }
             OpKind::ParallelCrossEntropy => {
-                self.parallel_cross_entropy_backward(graph, op, Self::saved_by(frame, index), frame, gradient);
+                self.parallel_cross_entropy_backward(node, frame, gradient);
             }
-            OpKind::Experts(kind) => self.experts_backward(graph, op, (index, kind), frame, gradient),
-            OpKind::Megatron(kind) => self.megatron_backward(graph, op, (index, kind), frame, gradient),
-            OpKind::InternLm(kind) => self.internlm_backward(graph, op, (index, kind), frame, gradient),
-            OpKind::Nanotron(kind) => self.nanotron_backward(graph, op, (index, kind), frame, gradient),
+            OpKind::Experts(kind) => self.experts_backward(node, kind, frame, gradient),
+            OpKind::Megatron(kind) => self.megatron_backward(node, kind, frame, gradient),
+            OpKind::InternLm(kind) => self.internlm_backward(node, kind, frame, gradient),
+            OpKind::Nanotron(kind) => self.nanotron_backward(node, kind, frame, gradient),
             OpKind::Redistribute(how) => self.redistribute_backward(graph, op, how, frame, gradient),
             OpKind::Bmm { rows, columns, inner } => {
-                self.bmm_backward(graph, op, (index, rows, columns, inner), frame, gradient);
+                self.bmm_backward(node, rows, columns, inner, frame, gradient);
             }
-            OpKind::Softmax { .. } => self.scores_backward(graph, op, index, frame, gradient),
-            OpKind::Dropout => self.dropout_backward(graph, op, index, frame, gradient),
+            OpKind::Softmax { .. } => self.scores_backward(node, frame, gradient),
+            OpKind::Dropout => self.dropout_backward(node, frame, gradient),
             OpKind::Slice => self.slice_backward(graph, op, frame, gradient),
             OpKind::MaskBias => self.release(gradient),
             OpKind::Split => {}
@@ -95,30 +97,36 @@ impl Eager {
     }
 
     /// Weight gradient, then input gradient; with a bias (`addmm`) the bias's sum comes last.
-    fn linear(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        index: usize,
-        frame: &mut Frame,
-        gradient: Storage,
-        (inputs, outputs): (u64, u64),
-    ) {
+    fn linear(&mut self, node: Node<'_>, inputs: u64, outputs: u64, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let dispatch = self.settings.backward;
         let tokens = graph.values[op.inputs[0]].elements / inputs;
         let dtype = graph.values[op.inputs[0]].dtype;
         let has_bias = op.params.len() > 1;
         let input_gradient = |this: &mut Self| {
             let result = this.temporary(tokens * inputs * dtype.bytes(), "aten.mm");
-            this.matmul("aten.mm", (tokens, inputs, outputs), dtype, MatmulLayout::DataGradient, dispatch);
+            this.matmul(
+                "aten.mm",
+                MatmulShape { m: tokens, n: inputs, k: outputs },
+                dtype,
+                MatmulLayout::DataGradient,
+                dispatch,
+            );
             result
         };
         let weight_gradient = |this: &mut Self| {
             let result = this.temporary(outputs * inputs * dtype.bytes(), "aten.mm");
-            this.matmul("aten.mm", (outputs, inputs, tokens), dtype, MatmulLayout::WeightGradient, dispatch);
+            this.matmul(
+                "aten.mm",
+                MatmulShape { m: outputs, n: inputs, k: tokens },
+                dtype,
+                MatmulLayout::WeightGradient,
+                dispatch,
+            );
             result
         };
-        let (weight, result) = if has_bias || self.hooked {
+        let hooked = self.hooks_modules();
+        let (weight, result) = if has_bias || hooked {
             let result = input_gradient(self);
             (weight_gradient(self), result)
         } else {
@@ -128,23 +136,23 @@ impl Eager {
         // The bias's gradient is summed when the node has run: under checkpointing its saved input has gone by then. A function
         // in Python holds it to its end.
         let checkpointed = frame.checkpoint.is_some();
-        if checkpointed && !self.hooked {
+        if checkpointed && !hooked {
             self.let_go_of_saved(frame, index);
         }
         let bias = has_bias.then(|| {
             let sum = self.sum_rows(tokens, outputs, dtype);
             self.upcast(frame.params.index(op.params[1]), sum, dtype)
         });
-        if checkpointed && !self.hooked {
+        if checkpointed && !hooked {
             self.release(gradient);
             self.let_go_of_input(frame, index);
         } else {
             self.let_go(frame, index, gradient);
         }
-        let result = Gradient { storage: result, view: !self.hooked };
+        let result = Gradient { storage: result, view: !hooked };
         let weight_param = frame.params.index(op.params[0]);
         // Which of the two gradients autograd passes on first depends on which view was made last in forward.
-        if self.hooked {
+        if hooked {
             self.store_leaf(weight_param, weight, dtype);
             if let Some((bias, bias_dtype)) = bias {
                 self.store_leaf(frame.params.index(op.params[1]), bias, bias_dtype);
@@ -190,15 +198,8 @@ impl Eager {
     /// Flash attention (`aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp`, `mha_bwd`): dq, dk, dv; a
     /// row sum; dq in fp32; with fewer key-value heads than query heads, dk and dv per query head. The memory-efficient
     /// kernel (fp32) expands keys and values and takes a workspace.
-    fn attention(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        index: usize,
-        frame: &mut Frame,
-        gradient: Storage,
-        window: Option<u64>,
-    ) {
+    fn attention(&mut self, node: Node<'_>, window: Option<u64>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let copy = self.gradient_by_heads(graph, op);
         let results = self.attention_gradients(graph, op, window, self.settings.backward);
         if let Some(copy) = copy {

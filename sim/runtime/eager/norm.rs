@@ -1,5 +1,6 @@
 //! RMSNorm and LayerNorm as one kernel each way: whose, and the backward.
 
+use super::frame::Node;
 use super::settings::LayerNorm;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op, OpKind};
@@ -53,12 +54,13 @@ impl Eager {
         matches!(op.kind, OpKind::RmsNorm { .. }) && !self.settings.fused_rms_norm
     }
 
-    /// A norm in one kernel; what it makes beside its output: so many numbers for each row.
+    /// A norm in one kernel; what it makes besides its output: so many numbers for each row.
     pub(super) fn norm_forward(
         &mut self,
         graph: &Graph,
         op: &Op,
-        (rows, numbers): (u64, usize),
+        rows: u64,
+        numbers: usize,
         frame: &mut Frame,
         dispatch: Dispatch,
     ) -> [Option<Storage>; 4] {
@@ -101,12 +103,11 @@ impl Eager {
     /// The gradients of a norm's input and of its parameters, or of either alone.
     fn norm_halves(
         &mut self,
-        graph: &Graph,
-        op: &Op,
-        index: usize,
+        node: Node<'_>,
         frame: &Frame,
         [of_input, of_params]: [bool; 2],
     ) -> (Option<Storage>, [Option<Storage>; 2]) {
+        let Node { graph, op, index } = node;
         let value = &graph.values[op.inputs[0]];
         let Some(rows) = op.kind.normed_rows() else { unreachable!("{:?} is no norm", op.kind) };
         let [_, (family, name)] = self.norm_kernels(op, value.elements / rows);
@@ -120,7 +121,7 @@ impl Eager {
             *slot = Some(self.temporary(width, name));
         }
         let columns = value.elements / rows;
-        if rows > NORM_SPLIT_ROWS && columns / 32 < u64::from(self.settings.multiprocessors) / 2 {
+        if rows > NORM_SPLIT_ROWS && columns / 32 < u64::from(self.settings.sms) / 2 {
             let blocks = rows.div_ceil(NORM_ROWS_PER_BLOCK);
             let partial = made.map(|made| made.map(|_| self.temporary(blocks * width, name)));
             for slot in made.iter_mut().flatten() {
@@ -144,8 +145,9 @@ impl Eager {
     }
 
     /// A norm's first half, where backwards come in halves.
-    fn norm_input(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
-        let (made, _) = self.norm_halves(graph, op, index, frame, [true, false]);
+    fn norm_input(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { op, index, .. } = node;
+        let (made, _) = self.norm_halves(node, frame, [true, false]);
         frame.note(index, gradient);
         if let Some(made) = made {
             self.accumulate(frame, op.inputs[0], made.into());
@@ -153,17 +155,18 @@ impl Eager {
     }
 
     /// What its second half makes.
-    pub(super) fn norm_weights(&mut self, graph: &Graph, op: &Op, index: usize, frame: &Frame) -> Vec<Storage> {
-        let (_, made) = self.norm_halves(graph, op, index, frame, [false, true]);
+    pub(super) fn norm_weights(&mut self, node: Node<'_>, frame: &Frame) -> Vec<Storage> {
+        let (_, made) = self.norm_halves(node, frame, [false, true]);
         made.into_iter().flatten().collect()
     }
 
-    pub(super) fn norm(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
-        if self.inputs_only {
-            return self.norm_input(graph, op, index, frame, gradient);
+    pub(super) fn norm(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
+        if self.inputs_only() {
+            return self.norm_input(node, frame, gradient);
         }
         let value = &graph.values[op.inputs[0]];
-        let (result, made) = self.norm_halves(graph, op, index, frame, [true, true]);
+        let (result, made) = self.norm_halves(node, frame, [true, true]);
         let result = result.expect("the gradient of the input was asked for");
         let cast = made.map(|storage| storage.map(|storage| (storage, value.dtype)));
         let mut stored = [None; 2];
@@ -184,7 +187,7 @@ impl Eager {
             self.let_go(frame, index, gradient);
         }
         // The gradient of a DTensor takes one more node to its value, before which the engine stores parameters'.
-        let later = self.hooked || self.tensor.is_some_and(|tensor| tensor.norms.is_some());
+        let later = self.hooks_modules() || self.sums_norms_in().is_some();
         if !later {
             self.accumulate(frame, op.inputs[0], result.into());
         }

@@ -2,8 +2,10 @@
 
 use super::attention::attention_shape;
 use super::auxiliary::{attention_state, split_attention};
+use super::cross_entropy::Loss;
 use super::frame::{Moved, Results};
 use super::kernels::has_bias;
+use super::shape::MatmulShape;
 use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op, OpKind};
 use crate::model::operators::Of;
@@ -35,9 +37,9 @@ impl Eager {
                     frame.slots[value] = Some(self.retain(whole));
                 }
             }
-            OpKind::Attention { .. } if self.ulysses.is_some() => return self.ulysses(graph, op, frame, results),
+            OpKind::Attention { .. } if self.shares_sequence() => return self.ulysses(graph, op, frame, results),
             OpKind::Attention { window, .. } if self.settings.flex_attention => {
-                return self.flex(graph, op, window, frame, (results, cached));
+                return self.flex(graph, op, window, frame, results, cached);
             }
             OpKind::FusedLinearCrossEntropy => return self.fused_linear(graph, op, frame),
             OpKind::ChunkedLoss(kind) => return self.chunked_loss(graph, op, kind, frame),
@@ -45,10 +47,10 @@ impl Eager {
             OpKind::FlashCrossEntropy => return self.flash_cross_entropy(graph, op, frame),
             OpKind::CompiledCrossEntropy { mean } => return self.compiled_cross_entropy(graph, op, mean, frame),
             OpKind::CrossEntropy { upcast, shifts } => {
-                return self.cross_entropy(graph, op, (upcast, shifts), frame, (results, dispatch));
+                return self.cross_entropy(graph, op, Loss { upcast, shifts }, frame, results, dispatch);
             }
             OpKind::ParallelCrossEntropy => return self.parallel_cross_entropy(graph, op, frame, results),
-            OpKind::Experts(kind) => return self.experts(graph, op, kind, frame, (results, cached)),
+            OpKind::Experts(kind) => return self.experts(graph, op, kind, frame, results, cached),
             OpKind::Megatron(kind) => return self.megatron(graph, op, kind, frame, results),
             OpKind::InternLm(kind) => return self.internlm(graph, op, kind, frame, results),
             OpKind::Nanotron(kind) => return self.nanotron(graph, op, kind, frame, results),
@@ -58,12 +60,12 @@ impl Eager {
             }
             OpKind::Unpad { first } => aux[0] = Some(self.unpad(graph, op, first, frame)),
             OpKind::Pad => self.pad(graph, op, frame),
-            OpKind::Rotate(rope) => aux[0] = self.rotate(graph, op, (rope, results), frame),
+            OpKind::Rotate(rope) => aux[0] = self.rotate(graph, op, rope, frame, results),
             OpKind::RmsNorm { rows } if !self.settings.fused_rms_norm => {
                 // Its rules are in `composite`.
-                aux = self.composite_norm(graph, op, (rows, results), frame);
+                aux = self.composite_norm(graph, op, rows, frame, results);
             }
-            OpKind::Bmm { rows, columns, inner } => self.bmm(graph, op, (rows, columns, inner), frame),
+            OpKind::Bmm { rows, columns, inner } => self.bmm(graph, op, rows, columns, inner, frame),
             OpKind::MaskBias => self.mask_bias(graph, op, frame),
             OpKind::Dropout => aux[0] = Some(self.dropout(graph, op, frame)),
             OpKind::Simple(_)
@@ -89,10 +91,10 @@ impl Eager {
             }
             OpKind::Linear { inputs, outputs } => {
                 let moved = self.result(graph, op, frame);
-                self.linear_forward(graph, op, (inputs, outputs), (moved, dispatch));
+                self.linear_forward(graph, op, inputs, outputs, moved, dispatch);
             }
-            OpKind::RmsNorm { rows } => aux = self.norm_forward(graph, op, (rows, 1), frame, dispatch),
-            OpKind::LayerNorm { rows } => aux = self.norm_forward(graph, op, (rows, 2), frame, dispatch),
+            OpKind::RmsNorm { rows } => aux = self.norm_forward(graph, op, rows, 1, frame, dispatch),
+            OpKind::LayerNorm { rows } => aux = self.norm_forward(graph, op, rows, 2, frame, dispatch),
             OpKind::Attention { window, .. } => aux = self.attention_forward(graph, op, window, frame, dispatch),
             OpKind::Softmax { .. } => {
                 let moved = self.result(graph, op, frame);
@@ -199,27 +201,21 @@ impl Eager {
         Moved { name, read: moved(&op.inputs), written: moved(&op.outputs), output }
     }
 
-    fn linear_forward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (inputs, outputs): (u64, u64),
-        (moved, dispatch): (Moved, Dispatch),
-    ) {
+    fn linear_forward(&mut self, graph: &Graph, op: &Op, inputs: u64, outputs: u64, moved: Moved, dispatch: Dispatch) {
         let value = &graph.values[op.inputs[0]];
         let (m, dtype) = (value.elements / inputs, value.dtype);
-        if has_bias(op) && !self.hooked {
+        if has_bias(op) && !self.hooks_modules() {
             // `addmm` with a bias goes through cublasLt, whose workspace is smaller.
             self.program.transient(Bytes(LT_WORKSPACE), COMPUTE, Category::Workspace, "cublasLt workspace");
             let work = Work::Matmul { m, n: outputs, k: inputs, dtype, layout: MatmulLayout::Forward };
             self.program.launch(COMPUTE, moved.name, work, dispatch);
         } else {
-            self.matmul(moved.name, (m, outputs, inputs), dtype, MatmulLayout::Forward, dispatch);
+            self.matmul(moved.name, MatmulShape { m, n: outputs, k: inputs }, dtype, MatmulLayout::Forward, dispatch);
             self.add_bias(op, moved.written, dispatch);
         }
     }
 
-    /// Attention in one kernel; what it makes beside its output.
+    /// Attention in one kernel; what it makes besides its output.
     fn attention_forward(
         &mut self,
         graph: &Graph,
@@ -242,7 +238,7 @@ impl Eager {
         for at in first..sizes.len() {
             aux[at] = Some(self.storage(sizes[at], name));
             if at == 0 {
-                let sizes = split_attention(graph.dims, self.settings.multiprocessors);
+                let sizes = split_attention(graph.dims, self.settings.sms);
                 partial = sizes.map(|bytes| (bytes > 0).then(|| self.storage(bytes, name)));
             }
         }

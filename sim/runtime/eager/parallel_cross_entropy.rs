@@ -5,7 +5,7 @@
 //! label's word contributes comes from the one rank that has it. Five blocks of V/t words a token in fp32 are made in
 //! each direction, of which three live together.
 
-use super::frame::Results;
+use super::frame::{Node, Results};
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Category, DType, MemoryKind};
@@ -106,14 +106,9 @@ impl Eager {
         }
     }
 
-    pub(super) fn parallel_cross_entropy_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        [weight, log_softmax]: [Storage; 2],
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn parallel_cross_entropy_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
+        let [weight, log_softmax] = Self::saved_by(frame, index);
         let (logits, tokens, dispatch) = (&graph.values[op.inputs[0]], graph.dims.tokens(), self.settings.backward);
         let wide = logits.elements * 4;
         let before = std::mem::replace(&mut self.category, Category::BackwardTemporary);

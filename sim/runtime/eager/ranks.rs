@@ -2,7 +2,7 @@
 
 use super::megatron::Dispatcher;
 use crate::model::graph::ValueId;
-use crate::program::{DType, GroupId, StreamId};
+use crate::program::{GroupId, StreamId};
 
 /// The tensor-parallel communicator and the stream of its collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,8 +13,6 @@ pub struct TensorGroup {
     pub ranks: u64,
     /// The stream.
     pub stream: StreamId,
-    /// The type in which gradients of norms are summed over the ranks, where each has a part of the sequence.
-    pub norms: Option<DType>,
 }
 
 /// The ranks that share a sequence under DeepSpeed.
@@ -52,9 +50,9 @@ pub const BUFFER_STREAMS: usize = 3;
 pub struct UserBuffers {
     /// The ranks.
     pub group: GroupId,
-    /// The same where exchanges slow the matmuls beside them, which leave no processors free.
+    /// The same where exchanges slow the matmuls that they overlap with, which leave no SMs free.
     pub slowing: GroupId,
-    /// Whether matmuls beside whole exchanges leave processors.
+    /// Whether matmuls that overlap with whole exchanges leave SMs.
     pub bulk_margin: bool,
     /// How many.
     pub ranks: u32,

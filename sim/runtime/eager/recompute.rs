@@ -1,4 +1,4 @@
-//! A checkpointed forward that runs again in backward, this time saving.
+//! A checkpointed forward that is recomputed in backward, this time saving.
 
 use super::frame::Results;
 use super::{Eager, Frame, Storage};
@@ -22,9 +22,9 @@ pub struct Recompute {
 impl Eager {
     /// Runs all of it; called when backward first needs something of it.
     pub(super) fn recompute(&mut self, graph: &Graph, frame: &mut Frame) {
-        let mut again = self.begin_recompute(graph, frame);
-        self.recompute_ops(graph, frame, &mut again, 0..graph.ops.len());
-        self.end_recompute(frame, again);
+        let mut recompute = self.begin_recompute(graph, frame);
+        self.recompute_ops(graph, frame, &mut recompute, 0..graph.ops.len());
+        self.end_recompute(frame, recompute);
     }
 
     /// Starts a recompute whose operators [`Eager::recompute_ops`] then runs in parts.
@@ -45,24 +45,24 @@ impl Eager {
         &mut self,
         graph: &Graph,
         frame: &mut Frame,
-        again: &mut Recompute,
+        recompute: &mut Recompute,
         range: std::ops::Range<usize>,
     ) {
         for index in range {
             let op = &graph.ops[index];
             let kept_end = frame.kept_end[index] as usize;
-            let cached = &again.kept[again.kept_start..kept_end];
-            again.kept_start = kept_end;
-            if index < again.stop {
+            let cached = &recompute.kept[recompute.kept_start..kept_end];
+            recompute.kept_start = kept_end;
+            if index < recompute.stop {
                 let dispatch = self.settings.forward;
                 self.op_begins(frame, index, false);
                 self.run(graph, op, frame, Results::Save, dispatch, cached);
-                if !(self.hooked && self.settings.early_stop && index + 1 == again.stop) {
+                if !(self.hooks_modules() && self.settings.early_stop && index + 1 == recompute.stop) {
                     self.op_ended(frame, index, false);
                 }
                 self.drop_python_references(op, frame);
             } else {
-                if index == again.stop {
+                if index == recompute.stop {
                     self.save_inputs(graph, op, frame);
                 }
                 frame.saved_end.push(frame.saved.len() as u32);
@@ -73,7 +73,7 @@ impl Eager {
     }
 
     /// Ends it: Python lets go of whatever it still held.
-    pub fn end_recompute(&mut self, frame: &mut Frame, again: Recompute) {
+    pub fn end_recompute(&mut self, frame: &mut Frame, recompute: Recompute) {
         frame.slots[0] = None;
         for slot in frame.slots.iter_mut().skip(1) {
             if let Some(storage) = slot.take() {
@@ -86,8 +86,8 @@ impl Eager {
         }
         self.autocast_ends();
         frame.recomputed = true;
-        self.program.set_pass(again.pass);
-        self.category = again.category;
+        self.program.set_pass(recompute.pass);
+        self.category = recompute.category;
     }
 
     /// Saves the inputs that an operator packs before it runs.

@@ -18,7 +18,8 @@ const ALL_REDUCE: &str = "_c10d_functional.all_reduce";
 impl Eager {
     /// A collective of the tensor-parallel ranks that the default stream waits for. `bytes`: the whole buffer.
     pub(in crate::runtime) fn exchange(&mut self, kind: Collective, bytes: u64, dtype: DType) {
-        let TensorGroup { group, stream, .. } = self.tensor.expect("a model that is split has a tensor-parallel group");
+        let TensorGroup { group, stream, .. } =
+            self.framework.tensor().expect("a model that is split has a tensor-parallel group");
         self.program.wait_stream(stream, COMPUTE);
         self.program.collective(stream, Comm { kind, group, bytes: Bytes(bytes), dtype });
         self.program.wait_stream(COMPUTE, stream);
@@ -50,11 +51,14 @@ impl Eager {
         copy
     }
 
+    /// The type in which gradients of norms are summed over ranks, where they are partial sums.
+    pub(super) fn sums_norms_in(&self) -> Option<DType> {
+        self.framework.torch().and_then(|torch| torch.tensor)?.norms
+    }
+
     /// A norm's gradient in the type it is summed over ranks in, where it is a partial sum.
     pub(super) fn partial(&mut self, gradient: Storage, dtype: DType) -> (Storage, DType) {
-        let Some(to) = self.tensor.and_then(|tensor| tensor.norms).filter(|&to| to != dtype) else {
-            return (gradient, dtype);
-        };
+        let Some(to) = self.sums_norms_in().filter(|&to| to != dtype) else { return (gradient, dtype) };
         let bytes = self.bytes(gradient);
         let wide = bytes / dtype.bytes() * to.bytes();
         let cast = self.pointwise_gradient("aten._to_copy", wide, bytes);

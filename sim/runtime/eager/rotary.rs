@@ -9,7 +9,7 @@
 //! Their backward is long: a slice or a selection hands back zeros of the whole with its part copied in, and the parts
 //! are added up.
 
-use super::frame::{Moved, Results};
+use super::frame::{Moved, Node, Results};
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::style::Rope;
@@ -47,8 +47,9 @@ impl Eager {
         &mut self,
         graph: &Graph,
         op: &Op,
-        (rope, results): (Rope, Results),
+        rope: Rope,
         frame: &mut Frame,
+        results: Results,
     ) -> Option<Storage> {
         let s = sizes(graph, op);
         let dispatch = self.settings.forward;
@@ -99,14 +100,8 @@ impl Eager {
     }
 
     /// Backward.
-    pub(super) fn rotate_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, rope): (usize, Rope),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn rotate_backward(&mut self, node: Node<'_>, rope: Rope, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let s = sizes(graph, op);
         let input = op.inputs[0];
         if rope == Rope::RotateHalf {

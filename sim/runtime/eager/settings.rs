@@ -42,8 +42,8 @@ pub struct Settings {
     /// Whether biases on attention scores (ALiBi) are a tensor given to `scaled_dot_product_attention`, which then runs
     /// the memory-efficient kernel, or slopes inside a flash kernel.
     pub bias_tensor: bool,
-    /// Multiprocessors of the chip, which size the buffers of reductions.
-    pub multiprocessors: u32,
+    /// SMs of the chip, which size the buffers of reductions.
+    pub sms: u32,
     /// Whether a recompute stops once backward has all it needs (`torch.utils.checkpoint`, `early_stop`).
     pub early_stop: bool,
     /// Whether every block of a head adds up a gradient of queries of its own (FlashAttention 2's deterministic backward).

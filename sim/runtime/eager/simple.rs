@@ -1,21 +1,16 @@
 //! Backward of operators that are one kernel over memory, as their rows in [`crate::model::operators`] say.
 
+use super::frame::Node;
 use super::storage::Gradient;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::operators::{self, Gradients, Reads, Simple, Step};
 
 impl Eager {
-    pub(super) fn simple_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, simple): (usize, &Simple),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn simple_backward(&mut self, node: Node<'_>, simple: &Simple, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, .. } = node;
         match simple.gradients {
-            Gradients::Made(rules) => self.made_gradients(graph, op, (index, rules), frame, gradient),
+            Gradients::Made(rules) => self.made_gradients(node, rules, frame, gradient),
             Gradients::Handed => self.accumulate(frame, op.inputs[0], Gradient { storage: gradient, view: true }),
             Gradients::Parts => {
                 for &part in &op.inputs {
@@ -32,12 +27,12 @@ impl Eager {
     /// Gradients made by kernels, one after the other; they reach the inputs in the order of these.
     pub(super) fn made_gradients(
         &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, rules): (usize, &[operators::Gradient]),
+        node: Node<'_>,
+        rules: &[operators::Gradient],
         frame: &mut Frame,
         gradient: Storage,
     ) {
+        let Node { graph, op, index } = node;
         let bytes = graph.values[op.inputs[0]].bytes();
         let of_result = graph.values[op.outputs[0]].bytes();
         let run = |this: &mut Self, step: &Step| {

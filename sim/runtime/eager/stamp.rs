@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::blocks::Blocks;
+use super::framework::WeightGradients;
 use super::storage::Counted;
 use super::{Eager, Storage};
 use crate::program::{BufferId, Category, Pass, ScopeId, Stamp, StreamId};
@@ -14,7 +15,7 @@ use crate::program::{BufferId, Category, Pass, ScopeId, Stamp, StreamId};
 /// More ways than these to come to the same operators are not told apart: the rest is run.
 const WAYS: usize = 8;
 
-/// What decides, beside the blocks that are given, what operators write.
+/// What decides, apart from the blocks that are given, what operators write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
     scope: ScopeId,
@@ -55,14 +56,9 @@ impl<R> Default for Stamps<R> {
 impl<R: Blocks> Stamps<R> {
     /// Runs operators on blocks that are given, or stamps what they wrote before: `of` says which they are, and tells apart all
     /// that they do not read off `eager`.
-    pub fn write(
-        &mut self,
-        eager: &mut Eager,
-        (of, given): (usize, &[Storage]),
-        run: impl FnOnce(&mut Eager) -> R,
-    ) -> R {
+    pub fn write(&mut self, eager: &mut Eager, of: usize, given: &[Storage], run: impl FnOnce(&mut Eager) -> R) -> R {
         let Some(state) = eager.state() else { return run(eager) };
-        let before: Vec<Counted> = given.iter().map(|storage| eager.counted[storage.0 as usize]).collect();
+        let before: Vec<Counted> = given.iter().map(|storage| eager.storages.counted[storage.0 as usize]).collect();
         let known = self.runs.entry((of, given.len())).or_default();
         let alike = |run: &&Run<R>| {
             let same = |(&(references, bytes), block): (&(u32, u64), &Counted)| {
@@ -71,7 +67,7 @@ impl<R: Blocks> Stamps<R> {
             run.state == state && run.given.iter().zip(&before).all(same)
         };
         if let Some(run) = known.iter().find(alike) {
-            return run.again(eager, (given, &before));
+            return run.repeat(eager, Given { storages: given, before: &before });
         }
         let (since, live) = (eager.program.so_far(), eager.live());
         let mut result = run(eager);
@@ -80,23 +76,33 @@ impl<R: Blocks> Stamps<R> {
             && eager.state() == Some(state)
             && let Some(stamp) = eager.program.stamp(since, &buffers)
         {
-            known.extend(Run::of(eager, (state, stamp), (given, &before), (live, &mut result)));
+            let given = Given { storages: given, before: &before };
+            known.extend(Run::of(eager, state, stamp, given, live, &mut result));
         }
         result
     }
+}
+
+/// The blocks that a run is given, and what was known of them before it.
+#[derive(Clone, Copy)]
+struct Given<'g> {
+    storages: &'g [Storage],
+    before: &'g [Counted],
 }
 
 impl<R: Blocks> Run<R> {
     /// A run that has just been made; none if somebody else holds what it took.
     fn of(
         eager: &Eager,
-        (state, stamp): (State, Stamp),
-        (given, before): (&[Storage], &[Counted]),
-        (live, result): (usize, &mut R),
+        state: State,
+        stamp: Stamp,
+        Given { storages: given, before }: Given<'_>,
+        live: usize,
+        result: &mut R,
     ) -> Option<Self> {
         // Those that have gone have left their place to others, perhaps.
         let now = |at: usize| {
-            let block = eager.counted[given[at].0 as usize];
+            let block = eager.storages.counted[given[at].0 as usize];
             if block.buffer == before[at].buffer { block.references } else { 0 }
         };
         let left: Vec<u32> = (0..given.len()).map(now).collect();
@@ -104,7 +110,7 @@ impl<R: Blocks> Run<R> {
         let (mut made, mut number) = (vec![], BTreeMap::new());
         let mut known = true;
         result.blocks(&mut |storage| {
-            let block = eager.counted[storage.0 as usize];
+            let block = eager.storages.counted[storage.0 as usize];
             let old = (0..given.len()).find(|&at| given[at] == *storage && left[at] > 0);
             match (old, block.buffer.0.checked_sub(stamp.buffers().start)) {
                 _ if block.references == 0 => known = false,
@@ -127,14 +133,14 @@ impl<R: Blocks> Run<R> {
         Some(Run { state, given, stamp, left, made, result })
     }
 
-    /// Writes it again on other blocks.
-    fn again(&self, eager: &mut Eager, (given, before): (&[Storage], &[Counted])) -> R {
+    /// Stamps it on other blocks.
+    fn repeat(&self, eager: &mut Eager, Given { storages: given, before }: Given<'_>) -> R {
         let buffers: Vec<BufferId> = before.iter().map(|block| block.buffer).collect();
         let first = eager.program.again(&self.stamp, &buffers);
         for (&storage, &references) in given.iter().zip(&self.left) {
-            eager.counted[storage.0 as usize].references = references;
+            eager.storages.counted[storage.0 as usize].references = references;
             if references == 0 {
-                eager.idle.push(storage.0);
+                eager.storages.idle.push(storage.0);
             }
         }
         let mut blocks = given.to_vec();
@@ -150,7 +156,7 @@ impl<R: Blocks> Run<R> {
 impl Eager {
     /// The blocks that something holds, each once, in its order.
     pub fn held(&self, by: &mut impl Blocks) -> Vec<Storage> {
-        let mut seen = vec![false; self.counted.len()];
+        let mut seen = vec![false; self.storages.counted.len()];
         let mut held = vec![];
         by.blocks(&mut |storage| {
             if !std::mem::replace(&mut seen[storage.0 as usize], true) {
@@ -160,12 +166,11 @@ impl Eager {
         held
     }
 
-    /// What operators read beside their blocks; none while something is under way that they would add to.
+    /// What operators read apart from their blocks; none while something is under way that they would add to.
     fn state(&self) -> Option<State> {
-        let halves = self.deferred.is_some() || self.later.is_some();
-        let leaves = self.main.is_none() || self.step_at_once.is_some() || !self.shared_sums.is_empty();
-        let hooks = self.hooks.is_some() || self.around.is_some() || self.settings.offload.is_some();
-        if halves || leaves || hooks || !self.lingering.is_empty() {
+        let megatron = self.framework.megatron()?;
+        let at_once = matches!(megatron.weights, WeightGradients::AtOnce) && self.leaves.sums.is_empty();
+        if !at_once || self.settings.offload.is_some() || !megatron.lingering.is_empty() {
             return None;
         }
         Some(State {
@@ -174,12 +179,12 @@ impl Eager {
             category: self.category,
             stream: self.stream,
             workspaces: self.workspaces,
-            fresh_weights: self.fresh_weights,
+            fresh_weights: megatron.fp8.fresh_weights,
         })
     }
 
     /// How many blocks are held.
     fn live(&self) -> usize {
-        self.counted.len() - self.idle.len() - self.stand_ins
+        self.storages.counted.len() - self.storages.idle.len() - self.storages.stand_ins
     }
 }

@@ -1,5 +1,6 @@
 //! Blocks of device memory that are counted by reference, and gradients in them.
 
+use super::params::Shared;
 use crate::program::{BufferId, DType, StreamId};
 
 /// The default stream, on which all eager operators run.
@@ -16,6 +17,18 @@ pub(super) struct Counted {
     pub(super) bytes: u64,
 }
 
+/// All blocks by their number, and who goes with whom.
+#[derive(Debug, Default)]
+pub(super) struct Storages {
+    pub(super) counted: Vec<Counted>,
+    /// Numbers whose block has gone.
+    pub(super) idle: Vec<u32>,
+    /// Stand-ins for blocks that are not counted.
+    pub(super) stand_ins: usize,
+    /// Pairs: when the first goes, the second loses a reference.
+    pub(super) lingers_with: Vec<(Storage, Storage)>,
+}
+
 /// The gradient of a value, on its way to the node that made the value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gradient {
@@ -30,9 +43,38 @@ impl From<Storage> for Gradient {
     }
 }
 
+/// Gradients of parameters, as autograd leaves them and on their way there.
+#[derive(Debug)]
+pub struct Leaves {
+    /// By parameter, its gradient, where there is one.
+    pub(super) stored: Vec<Option<Leaf>>,
+    /// Gradients are stored in this type when no gradient exists yet (`param.grad_dtype`); none: as they arrive.
+    pub dtype: Option<DType>,
+    /// Parameters that are used several times: their gradients are added up before they are stored.
+    pub shared: Vec<Shared>,
+    /// Of such parameters, the sums so far.
+    pub(super) sums: Vec<SharedSum>,
+}
+
+impl Leaves {
+    /// So many parameters without gradients.
+    pub(super) fn new(params: usize) -> Leaves {
+        Leaves { stored: vec![None; params], dtype: None, shared: vec![], sums: vec![] }
+    }
+}
+
+/// The sum so far of the gradients of a parameter that is used several times.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SharedSum {
+    pub(super) param: usize,
+    pub(super) gradient: Gradient,
+    /// How many gradients are in it.
+    pub(super) count: u32,
+}
+
 /// A parameter's gradient as autograd leaves it.
 #[derive(Clone, Copy, Debug)]
-pub struct Leaf {
+pub(super) struct Leaf {
     pub(super) storage: Storage,
     pub(super) dtype: DType,
 }

@@ -3,7 +3,8 @@
 //! Order of blocks as PyTorch 2.15 takes and gives them under torchtitan itself (`tests/oracles/torchtitan-experts.json`).
 //! Rows picked by an index get their gradients by `index_put_`, which sorts; `deterministic_scatter_add` does too.
 
-use super::frame::Results;
+use super::frame::{Node, Results};
+use super::shape::MatmulShape;
 use super::storage::Gradient;
 use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::experts::ExpertOp;
@@ -15,6 +16,21 @@ use crate::units::Bytes;
 /// Small kernels between an exchange and the experts' rows: sums and starts of segments (`_permute`).
 const SEGMENT_KERNELS: u32 = 12;
 
+/// Of so many groups of experts a token chooses from so many.
+#[derive(Clone, Copy)]
+struct Limit {
+    groups: u64,
+    chosen: u64,
+}
+
+/// Bytes of rows, of their indices, and of the counts of each expert's.
+#[derive(Clone, Copy)]
+struct Permuted {
+    rows: u64,
+    indices: u64,
+    counts: u64,
+}
+
 impl Eager {
     /// A kernel with one result.
     fn makes(&mut self, name: &'static str, kind: MemoryKind, read: u64, written: u64) -> Storage {
@@ -25,7 +41,8 @@ impl Eager {
 
     /// Rows between the ranks that experts are spread over; the default stream waits.
     fn exchange_rows(&mut self, bytes: u64, dtype: DType) {
-        let Some((group, stream)) = self.spread else { return };
+        let Some(axis) = self.framework.torch().and_then(|torch| torch.experts.as_ref()) else { return };
+        let (group, stream) = (axis.group, axis.stream);
         self.program.wait_stream(stream, COMPUTE);
         self.program.collective(stream, Comm { kind: Collective::AllToAll, group, bytes: Bytes(bytes), dtype });
         self.program.wait_stream(COMPUTE, stream);
@@ -38,7 +55,8 @@ impl Eager {
         op: &Op,
         kind: TitanOp,
         frame: &mut Frame,
-        (results, cached): (Results, &[Storage]),
+        results: Results,
+        cached: &[Storage],
     ) {
         let value = |at: usize| &graph.values[op.outputs[at]];
         let bytes = |at: usize| value(at).bytes();
@@ -56,7 +74,13 @@ impl Eager {
                 });
                 made.push(self.storage(bytes(0), "aten.mm"));
                 let dispatch = self.settings.forward;
-                self.matmul("aten.mm", (tokens, outputs, inputs), DType::Fp32, MatmulLayout::Forward, dispatch);
+                self.matmul(
+                    "aten.mm",
+                    MatmulShape { m: tokens, n: outputs, k: inputs },
+                    DType::Fp32,
+                    MatmulLayout::Forward,
+                    dispatch,
+                );
                 saved = wide.to_vec();
             }
             TitanOp::Sigmoid => {
@@ -65,7 +89,7 @@ impl Eager {
             }
             TitanOp::Bias => made.push(self.makes("aten.add", MemoryKind::Elementwise, read, bytes(0))),
             TitanOp::Limit { groups, chosen } => {
-                made = self.limit(read, graph.dims.tokens() * groups, (groups, chosen))
+                made = self.limit(read, graph.dims.tokens() * groups, Limit { groups, chosen })
             }
             TitanOp::Choose if !cached.is_empty() => made.extend_from_slice(cached),
             TitanOp::Choose => {
@@ -118,7 +142,7 @@ impl Eager {
                 self.exchange_rows(read.max(bytes(0)), value(0).dtype);
             }
             TitanOp::Permute => {
-                made = self.permute(bytes(1), (bytes(0), bytes(2)));
+                made = self.permute(Permuted { rows: bytes(0), indices: bytes(1), counts: bytes(2) });
                 saved.push(self.retain(made[1]));
             }
             TitanOp::Ends => {
@@ -166,7 +190,7 @@ impl Eager {
                 made.push(self.makes("aten.clone", MemoryKind::Copy, bytes(0), bytes(0)));
                 let indices = graph.values[op.inputs[1]].bytes();
                 let moved = graph.values[op.inputs[2]].bytes();
-                self.index_put(indices, (2 * moved, moved));
+                self.index_put(indices, 2 * moved, moved);
                 saved.push(self.retain(slot(frame, 1)));
             }
         }
@@ -193,7 +217,8 @@ impl Eager {
     }
 
     /// Scores without those of groups that a token may not choose from, and which those are. `all`: tokens times groups.
-    fn limit(&mut self, scores: u64, all: u64, (groups, chosen): (u64, u64)) -> Vec<Storage> {
+    fn limit(&mut self, scores: u64, all: u64, limit: Limit) -> Vec<Storage> {
+        let Limit { groups, chosen } = limit;
         let dispatch = self.settings.forward;
         let values_and_places =
             |this: &mut Self, count: u64| [4, 8].map(|size| this.storage(count * size, "aten.topk"));
@@ -222,7 +247,7 @@ impl Eager {
     }
 
     /// Rows in the order of experts: where each segment begins, what row comes from where, the rows.
-    fn permute(&mut self, indices: u64, (rows, counts): (u64, u64)) -> Vec<Storage> {
+    fn permute(&mut self, Permuted { rows, indices, counts }: Permuted) -> Vec<Storage> {
         self.program.host(self.settings.forward, SEGMENT_KERNELS);
         let one = |this: &mut Self, name| this.makes(name, MemoryKind::Elementwise, indices, indices);
         let repeated = one(self, "aten.repeat_interleave");
@@ -244,14 +269,8 @@ impl Eager {
     }
 
     /// The backward of one operator.
-    pub(super) fn titan_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind): (usize, TitanOp),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn titan_backward(&mut self, node: Node<'_>, kind: TitanOp, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let input = op.inputs.first().copied().unwrap_or(op.outputs[0]);
         let (bytes, made) = (graph.values[input].bytes(), graph.values[op.outputs[0]].bytes());
         match kind {
@@ -262,9 +281,7 @@ impl Eager {
             | TitanOp::Count { .. }
             | TitanOp::Ends
             | TitanOp::Zeros => self.release(gradient),
-            TitanOp::Gate { inputs, outputs } => {
-                self.gate_backward(graph, op, (index, inputs, outputs), frame, gradient)
-            }
+            TitanOp::Gate { inputs, outputs } => self.gate_backward(node, inputs, outputs, frame, gradient),
             TitanOp::Sigmoid => {
                 let result = self.pointwise_gradient("aten.sigmoid_backward", bytes, 2 * bytes);
                 self.let_go(frame, index, gradient);
@@ -276,11 +293,11 @@ impl Eager {
                 self.let_go(frame, index, gradient);
                 self.accumulate(frame, input, result.into());
             }
-            TitanOp::Normalise => self.normalise_backward(graph, op, index, frame, gradient),
+            TitanOp::Normalise => self.normalise_backward(node, frame, gradient),
             TitanOp::Take | TitanOp::Permute => {
                 let result = self.pointwise_gradient("aten.new_zeros", bytes, 0);
                 let indices = graph.values[if kind == TitanOp::Take { op.inputs[1] } else { op.outputs[1] }].bytes();
-                self.index_put(indices, (2 * made, made));
+                self.index_put(indices, 2 * made, made);
                 self.let_go(frame, index, gradient);
                 self.accumulate(frame, input, Gradient { storage: result, view: true });
             }
@@ -291,7 +308,7 @@ impl Eager {
                 self.accumulate(frame, input, result.into());
             }
             TitanOp::All { .. } => {
-                self.all_backward(graph, op, (index, ExpertOp::Titan(kind)), frame, gradient);
+                self.all_backward(node, ExpertOp::Titan(kind), frame, gradient);
             }
             TitanOp::Unpermute => {
                 let result = self.temporary(bytes, "aten.index");
@@ -299,7 +316,7 @@ impl Eager {
                 self.let_go(frame, index, gradient);
                 self.accumulate(frame, input, result.into());
             }
-            TitanOp::Weigh => self.weigh_backward(graph, op, index, frame, gradient),
+            TitanOp::Weigh => self.weigh_backward(node, frame, gradient),
             TitanOp::Scatter => {
                 let rows = graph.values[op.inputs[2]].bytes();
                 let result = self.temporary(rows, "aten.gather");
@@ -311,19 +328,25 @@ impl Eager {
     }
 
     /// The gate in fp32: its weight's gradient, its input's, and both cast back.
-    fn gate_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, inputs, outputs): (usize, u64, u64),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    fn gate_backward(&mut self, node: Node<'_>, inputs: u64, outputs: u64, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let (tokens, value, dispatch) = (graph.dims.tokens(), &graph.values[op.inputs[0]], self.settings.backward);
         let weight = self.temporary(4 * inputs * outputs, "aten.mm");
-        self.matmul("aten.mm", (outputs, inputs, tokens), DType::Fp32, MatmulLayout::WeightGradient, dispatch);
+        self.matmul(
+            "aten.mm",
+            MatmulShape { m: outputs, n: inputs, k: tokens },
+            DType::Fp32,
+            MatmulLayout::WeightGradient,
+            dispatch,
+        );
         let wide = self.temporary(4 * tokens * inputs, "aten.mm");
-        self.matmul("aten.mm", (tokens, inputs, outputs), DType::Fp32, MatmulLayout::DataGradient, dispatch);
+        self.matmul(
+            "aten.mm",
+            MatmulShape { m: tokens, n: inputs, k: outputs },
+            DType::Fp32,
+            MatmulLayout::DataGradient,
+            dispatch,
+        );
         self.let_go(frame, index, gradient);
         let narrow = |this: &mut Self, storage, elements: u64| {
             if value.dtype == DType::Fp32 {
@@ -341,7 +364,8 @@ impl Eager {
     }
 
     /// `a / (Σa + ε)`: the gradient of the quotient in both, and of the sum.
-    fn normalise_backward(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
+    fn normalise_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let (copies, rows) = (graph.values[op.inputs[0]].bytes(), 4 * graph.dims.tokens());
         let of_values = self.pointwise_gradient("aten.div", copies, copies);
         let negative = self.pointwise_gradient("aten.neg", copies, copies);
@@ -358,7 +382,8 @@ impl Eager {
     }
 
     /// Rows times weights in fp32: both gradients, and that of the rows in their own type.
-    fn weigh_backward(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
+    fn weigh_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let value = &graph.values[op.inputs[0]];
         let (wide, casts) = (4 * value.elements, value.dtype != DType::Fp32);
         let gradient = if casts {

@@ -19,9 +19,11 @@ impl Eager {
     /// Tells the step that a parameter is about to be read.
     pub(super) fn is_reading(&mut self, param: usize, frame: &Frame) {
         // Hooks are no part of a CUDA graph.
-        let apart = !self.in_graph();
-        if let Some(main) = self.main.as_mut().filter(|_| apart) {
-            main.hooks.read(&mut self.program, frame.params.index(param));
+        if self.in_graph() {
+            return;
+        }
+        if let Some(megatron) = self.framework.megatron_mut() {
+            megatron.main.hooks.read(&mut self.program, frame.params.index(param));
         }
     }
 
@@ -31,7 +33,8 @@ impl Eager {
             return;
         }
         let bytes = self.bytes(gradient);
-        let main = self.main.as_mut().expect("called where there are main gradients");
+        let megatron = self.framework.megatron_mut().expect("called where there are main gradients");
+        let main = &mut megatron.main;
         let wide = bytes / dtype.bytes() * main.dtype.bytes();
         let (name, read) = match main.hooks.takes(&mut self.program, param) {
             Takes::Sum => ("aten.add_", bytes + wide),
@@ -45,8 +48,8 @@ impl Eager {
 
     /// Tells the step how far a chunk's run has come.
     pub fn reached(&mut self, at: Moment) {
-        if let Some(main) = &mut self.main {
-            main.hooks.reached(&mut self.program, at);
+        if let Some(megatron) = self.framework.megatron_mut() {
+            megatron.main.hooks.reached(&mut self.program, at);
         }
     }
 
@@ -55,20 +58,20 @@ impl Eager {
         if self.arrives_in_graph(param, None) {
             return;
         }
-        if let Some(main) = &mut self.main {
-            main.hooks.arrived(&mut self.program, param);
+        if let Some(megatron) = self.framework.megatron_mut() {
+            megatron.main.hooks.arrived(&mut self.program, param);
         }
     }
 
     /// Whether matmuls add weight gradients themselves.
     pub(super) fn fuses_accumulation(&self) -> bool {
-        self.main.as_ref().is_some_and(|main| main.fused)
+        self.framework.megatron().is_some_and(|megatron| megatron.main.fused)
     }
 
     /// The matmul that makes a weight's gradient: one that adds it to the main gradient, where that is fused.
     pub(super) fn weight_layout(&self) -> MatmulLayout {
-        match &self.main {
-            Some(main) if main.fused => MatmulLayout::MainGradient(main.dtype),
+        match self.framework.megatron() {
+            Some(megatron) if megatron.main.fused => MatmulLayout::MainGradient(megatron.main.dtype),
             _ => MatmulLayout::WeightGradient,
         }
     }

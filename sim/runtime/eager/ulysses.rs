@@ -13,8 +13,9 @@
 //! for nothing, and a packed copy to send. What comes back lies apart where a rank has one head or several sequences, and is
 //! copied by whoever needs it whole.
 
-use super::frame::Results;
-use super::{COMPUTE, Eager, Frame, Storage};
+use super::frame::{Node, Results};
+use super::shape::Exchanged;
+use super::{COMPUTE, Eager, Frame, Storage, Ulysses};
 use crate::model::graph::{Axis, Dims, Graph, GraphBuilder, Op, ValueId};
 use crate::model::operators::Strides;
 use crate::program::{Collective, Comm, DType, GroupId, MemoryKind};
@@ -61,10 +62,17 @@ fn inside(graph: &Graph, op: &Op, ranks: u64) -> Graph {
 
 impl Eager {
     fn shared_by(&self) -> (GroupId, u64) {
-        self.ulysses
-            .as_ref()
-            .map(|ulysses| (ulysses.group, ulysses.ranks))
-            .expect("called where ranks share a sequence")
+        let ulysses = self.framework.deepspeed().and_then(|deepspeed| deepspeed.ulysses.as_ref());
+        ulysses.map(|ulysses| (ulysses.group, ulysses.ranks)).expect("called where ranks share a sequence")
+    }
+
+    /// Whether ranks share a sequence, and exchange heads for it around attention.
+    pub(super) fn shares_sequence(&self) -> bool {
+        self.framework.deepspeed().is_some_and(|deepspeed| deepspeed.ulysses.is_some())
+    }
+
+    fn ulysses_mut(&mut self) -> Option<&mut Ulysses> {
+        self.framework.deepspeed_mut().and_then(|deepspeed| deepspeed.ulysses.as_mut())
     }
 
     /// A copy in place of a block.
@@ -123,9 +131,13 @@ impl Eager {
         for (slot, storage) in core.slots.iter_mut().zip(inputs) {
             *slot = Some(storage);
         }
-        let (ulysses, dispatch) = (self.ulysses.take(), self.settings.forward);
+        let dispatch = self.settings.forward;
+        // Of the inner attention each rank has all tokens.
+        let ulysses = self.framework.deepspeed_mut().and_then(|deepspeed| deepspeed.ulysses.take());
         self.run(&inner, &inner.ops[0], &mut core, results, dispatch, &[]);
-        self.ulysses = ulysses;
+        if let Some(deepspeed) = self.framework.deepspeed_mut() {
+            deepspeed.ulysses = ulysses;
+        }
         let mut context = core.slots[inner.output].take().expect("attention makes a context");
         let (bytes, dtype) = (all[0].own, all[0].dtype);
         if all[0].heads > 1 {
@@ -149,7 +161,7 @@ impl Eager {
     }
 
     /// `_DimZeroAllToAll.backward`.
-    fn exchange_back(&mut self, gradient: Storage, (bytes, dtype): (u64, DType), apart: bool) -> Storage {
+    fn exchange_back(&mut self, gradient: Storage, Exchanged { bytes, dtype }: Exchanged, apart: bool) -> Storage {
         let mut arrived = self.temporary(bytes, "aten.empty_like");
         let mut packed = None;
         if apart {
@@ -165,17 +177,17 @@ impl Eager {
     /// Its backward: queries', keys' and values' gradients come back last to first.
     pub(super) fn ulysses_backward(
         &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, window): (usize, Option<u64>),
+        node: Node<'_>,
+        window: Option<u64>,
         frame: &mut Frame,
         gradient: Storage,
     ) {
+        let Node { graph, op, index } = node;
         let dispatch = self.settings.backward;
         let (ranks, batch) = (self.shared_by().1, graph.dims.b);
         let all = [0, 1, 2].map(|at| Heads::of(graph, op.inputs[at], ranks));
         let inner = inside(graph, op, ranks);
-        let given = self.exchange_back(gradient, (all[0].own, all[0].dtype), true);
+        let given = self.exchange_back(gradient, Exchanged { bytes: all[0].own, dtype: all[0].dtype }, true);
         // The kernel wants both in one order (`attention_backward.cu`).
         let copies = [batch > 1, all[0].heads > 1];
         let copies = copies.map(|apart| apart.then(|| self.copy_of("aten.clone", all[0].own, true)));
@@ -184,7 +196,8 @@ impl Eager {
         self.let_go(frame, index, given);
         for at in [2, 1, 0] {
             let (heads, value) = (all[at], op.inputs[at]);
-            let mut result = self.exchange_back(results[at], (heads.sent, heads.dtype), batch * heads.heads > 1);
+            let sent = Exchanged { bytes: heads.sent, dtype: heads.dtype };
+            let mut result = self.exchange_back(results[at], sent, batch * heads.heads > 1);
             if heads.repeated() {
                 let sum = self.temporary(heads.own, "aten.sum");
                 self.pointwise("aten.sum", MemoryKind::Elementwise, heads.sent, heads.own, dispatch);
@@ -193,7 +206,7 @@ impl Eager {
                 result = self.put_in_order(result, heads.sent, true);
             }
             let apart = batch > 1 || (heads.heads == 1 && !heads.repeated());
-            if let Some(ulysses) = self.ulysses.as_mut().filter(|_| apart) {
+            if let Some(ulysses) = self.ulysses_mut().filter(|_| apart) {
                 ulysses.apart.push(value);
             }
             self.accumulate(frame, value, result.into());
@@ -202,7 +215,7 @@ impl Eager {
 
     /// Before a node runs: a gradient that lies apart is copied. Casts, and what only hands views on, take it as it is.
     pub(super) fn lay_together(&mut self, graph: &Graph, op: &Op, frame: &mut Frame) {
-        let Some(ulysses) = &mut self.ulysses else { return };
+        let Some(ulysses) = self.ulysses_mut() else { return };
         let before = ulysses.apart.len();
         ulysses.apart.retain(|value| !op.outputs.contains(value));
         if ulysses.apart.len() == before {

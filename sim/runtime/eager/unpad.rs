@@ -6,6 +6,7 @@
 //! add nothing up count as [`MemoryKind::Gather`]. Left out: the mask's own block, 1 B a token. Blocks in the order in
 //! which PyTorch 2.15 takes them for the same Python.
 
+use super::frame::Node;
 use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Dispatch, MemoryKind, Work};
@@ -73,7 +74,8 @@ impl Eager {
     }
 
     /// Backward of [`Eager::unpad`], whose indices it has saved: the gradient among zeros.
-    pub(super) fn unpad_backward(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, from: Storage) {
+    pub(super) fn unpad_backward(&mut self, node: Node<'_>, frame: &mut Frame, from: Storage) {
+        let Node { graph, op, index } = node;
         let category = std::mem::replace(&mut self.category, crate::program::Category::BackwardTemporary);
         let result = self.scatter(graph, op.inputs[0], "aten.scatter_", self.settings.backward);
         self.category = category;
@@ -82,7 +84,8 @@ impl Eager {
     }
 
     /// Backward of [`Eager::pad`]: rows of the gradient.
-    pub(super) fn pad_backward(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, from: Storage) {
+    pub(super) fn pad_backward(&mut self, node: Node<'_>, frame: &mut Frame, from: Storage) {
+        let Node { graph, op, index } = node;
         let bytes = graph.values[op.inputs[0]].bytes();
         let result = self.temporary(bytes, "aten.index");
         let read = bytes + 8 * graph.dims.tokens();

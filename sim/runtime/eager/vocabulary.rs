@@ -8,6 +8,8 @@
 //! ask the device whether any label is in the part, and wait for the answer. Names in a loop hold their blocks until the
 //! next part's take their place.
 
+use super::frame::Node;
+use super::shape::MatmulShape;
 use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Category, DType, Dispatch, MatmulLayout, MemoryKind, Work};
@@ -69,7 +71,13 @@ impl Eager {
     /// Logits of a part in the model's type, cast to fp32, scaled in place.
     fn scaled_logits(&mut self, part: Part, names: &mut Names, dispatch: Dispatch) {
         let logits = self.storage_as(part.narrow(), Category::Logits, "aten.mm");
-        self.matmul("aten.mm", (part.tokens, part.words, part.width), part.dtype, MatmulLayout::Forward, dispatch);
+        self.matmul(
+            "aten.mm",
+            MatmulShape { m: part.tokens, n: part.words, k: part.width },
+            part.dtype,
+            MatmulLayout::Forward,
+            dispatch,
+        );
         self.name(&mut names.logits, logits);
         let wide = self.storage_as(part.wide(), Category::Logits, "aten._to_copy");
         self.pointwise("aten._to_copy", MemoryKind::Elementwise, part.narrow(), part.wide(), dispatch);
@@ -136,14 +144,9 @@ impl Eager {
     }
 
     /// Backward: the logits again, part by part, and the gradients of hidden state and weight added up.
-    pub(super) fn vocabulary_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (words, saved): (u64, [Storage; 2]),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn vocabulary_backward(&mut self, node: Node<'_>, words: u64, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
+        let saved: [Storage; 2] = Self::saved_by(frame, index);
         let dispatch = self.settings.backward;
         let (hidden, table) = (&graph.values[op.inputs[0]], &graph.params[op.params[0]]);
         let (dtype, table) = (hidden.dtype, table.elements() * hidden.dtype.bytes());
@@ -172,13 +175,13 @@ impl Eager {
             self.name(&mut names.gradient, of_logits);
             self.any_label(part, dispatch);
             self.pointwise("aten.mul_", MemoryKind::Elementwise, wide + column, wide, dispatch);
-            for (shape, rows, layout) in [
-                ((tokens, width, words), tokens, MatmulLayout::DataGradient),
-                ((words, width, tokens), words, MatmulLayout::WeightGradient),
+            for (shape, layout) in [
+                (MatmulShape { m: tokens, n: width, k: words }, MatmulLayout::DataGradient),
+                (MatmulShape { m: words, n: width, k: tokens }, MatmulLayout::WeightGradient),
             ] {
                 let cast = self.temporary(narrow, "aten._to_copy");
                 self.pointwise("aten._to_copy", MemoryKind::Elementwise, wide, narrow, dispatch);
-                let bytes = rows * width * dtype.bytes();
+                let bytes = shape.m * width * dtype.bytes();
                 let product = self.temporary(bytes, "aten.mm");
                 self.matmul("aten.mm", shape, dtype, layout, dispatch);
                 self.release(cast);

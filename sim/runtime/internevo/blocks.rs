@@ -72,8 +72,8 @@ fn block(job: &Job, layer: &Layer) -> Graph {
     let w3 = g.param("mlp.w3.weight", d, f);
 
     // A block that runs again as a whole has no norms that do so on their own.
-    let again = job.block.recompute == Recompute::None;
-    let norm = |adds| OpKind::InternLm(InternLmOp::Norm { adds, again });
+    let recompute = job.block.recompute == Recompute::None;
+    let norm = |adds| OpKind::InternLm(InternLmOp::Norm { adds, recompute });
     let hn = g.op("norm1", norm(false), &[x], &[norm1], ("xn_BSD", BSD));
     let kind = linear(d, 3 * n * h, copied(dims), qkv.len() > 1);
     let mixed = g.op("mixer.Wqkv", kind, &[hn], &qkv, ("xqkv_BSQH", BSQH));
@@ -123,7 +123,7 @@ fn head(job: &Job) -> Graph {
     g.input("labels_BS", BS, DType::Fp32);
     let norm = g.param("norm.weight", dims.d, 1);
     let weight = g.param("head.weight", dims.v, dims.d);
-    let kind = OpKind::InternLm(InternLmOp::Norm { adds: false, again: false });
+    let kind = OpKind::InternLm(InternLmOp::Norm { adds: false, recompute: false });
     let hn = g.op("norm", kind, &[x], &[norm], ("xn_BSD", BSD));
     let logits = g.op("head", linear(dims.d, dims.v, copied(dims), false), &[hn], &[weight], ("logits_BSV", BSV));
     g.drop_values(&[hn]);

@@ -10,7 +10,8 @@ use super::owners::Owners;
 use super::zero::{Buckets, Groups, Hooks, STREAMS, TENSOR, Zero, drain, read_back};
 use crate::program::builder::Section;
 use crate::program::{Budget, Builder, Category, Dispatch, Mark, Pass, Program};
-use crate::runtime::eager::{COMPUTE, Eager, Storage, TensorGroup};
+use crate::runtime::eager::framework::InternEvo;
+use crate::runtime::eager::{COMPUTE, Eager, FrameworkState, Storage, TensorGroup};
 use crate::runtime::megatron::{Chunk, LossReport};
 use crate::units::Bytes;
 
@@ -26,12 +27,10 @@ pub(super) fn program(job: &Job, budget: &Budget) -> Program {
     let zero = Zero::new(job, &sizes, &owners, groups);
     let params = sizes.len();
     let buckets = Rc::new(RefCell::new(Buckets::new(job, sizes, groups)));
-    let mut eager = Eager::new(program, split.eager(), params);
-    eager.hooks = Some(Box::new(Hooks(Rc::clone(&buckets))));
-    if split.mesh.tp > 1 {
-        eager.tensor =
-            Some(TensorGroup { group: groups.tensor, ranks: u64::from(split.mesh.tp), stream: TENSOR, norms: None });
-    }
+    let ranks = split.mesh.tp.into();
+    let tensor = (ranks > 1).then_some(TensorGroup { group: groups.tensor, ranks, stream: TENSOR });
+    let internevo = InternEvo { tensor, hooks: Box::new(Hooks(Rc::clone(&buckets))) };
+    let mut eager = Eager::new(program, split.eager(), params, FrameworkState::InternEvo(internevo));
     zero.setup(&mut eager.program);
     let table = split.seq * split.model.head_dim() / 2 * split.dtype.bytes();
     for _ in 0..2 * split.model.layers.count() {

@@ -284,7 +284,7 @@ fn crossing(eager: &mut Eager, bytes: u64, to_host: bool, waits: bool) {
 
 /// The call is made by a rank alone, too; there, and of nothing, it moves nothing.
 fn broadcast(eager: &mut Eager, bytes: u64, dtype: DType) {
-    match eager.tensor.filter(|_| bytes > 0) {
+    match eager.framework.tensor().filter(|_| bytes > 0) {
         Some(tensor) => {
             let stream = eager.stream;
             eager.program.wait_stream(tensor.stream, stream);

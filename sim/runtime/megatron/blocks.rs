@@ -101,7 +101,7 @@ pub(super) fn block_of(m: &mut Modules, [x, mask]: [ValueId; 2], (layer, params)
     m.g.drop_values(&[up]);
     let down = m.row_linear("mlp.linear_fc2", active, (f, fc2), (&[active], false));
     if again.feed_forward {
-        m.g.again_from(first);
+        m.g.recompute_from(first);
     }
     if again.norms && !m.engine() {
         m.g.let_go_of(norm..norm + 1);
@@ -191,13 +191,13 @@ fn attention(
         key = m.megatron("self_attention", rotate, &[key], &[], ("xk_SBKH", BSKH));
         held.extend([q, key]);
     }
-    let again = block.recompute == Recompute::Core;
+    let recompute = block.recompute == Recompute::Core;
     let biased = m.job.model.position == Position::Alibi;
     let kind = match block.core {
         Core::Unfused { fused_softmax } => {
-            MegatronOp::Core { fused_softmax, dropout: block.attention_dropout, biased, again }
+            MegatronOp::Core { fused_softmax, dropout: block.attention_dropout, biased, recompute }
         }
-        Core::Flash => MegatronOp::FlashCore { again, window },
+        Core::Flash => MegatronOp::FlashCore { recompute, window },
     };
     let sinks: Vec<usize> = sinks.into_iter().collect();
     let context = m.megatron("self_attention.core_attention", kind, &[q, key, v, mask], &sinks, ("o_SBNH", BSNH));

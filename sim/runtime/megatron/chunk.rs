@@ -12,7 +12,6 @@ use std::ops::Range;
 use frame::{Again, BlocksFrame};
 pub use frame::{ChunkFrame, LossReport};
 
-use super::ahead;
 use super::batch::{Batch, Reading};
 use super::builder;
 use super::ends::MODULES;
@@ -21,6 +20,7 @@ use super::job::{Core, CudaGraphs, Fp8Recipe, Implementation, Job, Loader, Recom
 use super::latent;
 use super::layers::Layers;
 use super::modules::Modules;
+use super::mtp;
 use crate::model::Position;
 use crate::model::graph::{Dims, Graph, Param};
 use crate::program::{DType, Graphs};
@@ -123,8 +123,8 @@ impl Chunk {
         first_param: usize,
     ) -> Chunk {
         let embedding = first.then(|| (modules.embedding)(job));
-        let ends = !last && !layers.is_empty() && layers.end == job.model.layers.count() && ahead::norm_apart(job);
-        let head = last.then(|| (modules.head)(job)).or_else(|| ends.then(|| ahead::norm(job)));
+        let ends = !last && !layers.is_empty() && layers.end == job.model.layers.count() && mtp::norm_apart(job);
+        let head = last.then(|| (modules.head)(job)).or_else(|| ends.then(|| mtp::norm(job)));
         // A stage that predicts further ahead has a copy of the words' table.
         let copied = (last && !first && job.model.predicts_ahead > 0).then(|| (modules.embedding)(job));
         let embeddings = embedding.iter().chain(&copied).map(|graph| graph.params.len()).sum::<usize>();

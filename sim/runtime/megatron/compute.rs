@@ -6,6 +6,7 @@ use super::data::read_back;
 use super::job::Engine;
 use super::state::{Key, Open, Rank, Received};
 use crate::program::{Category, Dispatch, Pass, ScopeId};
+use crate::runtime::eager::framework::{Megatron, WeightGradients};
 use crate::runtime::eager::{COMPUTE, Storage};
 use crate::schedule::{Action, Kind};
 
@@ -16,15 +17,20 @@ pub(super) struct Begun {
 }
 
 impl Rank<'_> {
+    fn framework(&mut self) -> &mut Megatron {
+        self.eager.framework.megatron_mut().expect("a rank of a pipeline runs under Megatron")
+    }
+
     pub(super) fn compute(&mut self, action: Action) {
         let key = (action.stage, action.microbatch);
         match action.kind {
             Kind::Forward => self.forward(key),
             Kind::Backward => self.backward(key),
             Kind::Input => {
-                self.eager.deferred = Some(vec![]);
+                self.framework().weights = WeightGradients::Deferred(vec![]);
                 self.backward(key);
-                self.deferred.insert(key, self.eager.deferred.take().unwrap_or_default());
+                let list = self.framework().weights.take_deferred();
+                self.deferred.insert(key, list);
             }
             Kind::Weight => self.weight(key),
             _ => unreachable!("of the actions these compute"),
@@ -69,13 +75,13 @@ impl Rank<'_> {
         if let Some(input) = input {
             self.give(chunk, key, input);
         }
-        self.eager.fresh_weights = key.1 == 0;
+        self.framework().fp8.fresh_weights = key.1 == 0;
         Begun { before, tensor: input }
     }
 
     /// What becomes of what a forward has made.
     pub(super) fn end_forward(&mut self, key: Key, (mut frame, output): (ChunkFrame, Storage), held: Option<Storage>) {
-        self.eager.fresh_weights = false;
+        self.framework().fp8.fresh_weights = false;
         let last = usize::from(key.0) + 1 == self.schedule.stages;
         let deepspeed = self.job.engine == Engine::DeepSpeed;
         let output = if deepspeed && !last { self.part(output, Category::Activation) } else { output };

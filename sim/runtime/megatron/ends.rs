@@ -1,11 +1,11 @@
 //! What stands before a model's first block and behind its last, as operators, and the modules that Megatron-Core's chunks are
 //! made of (`core/models/gpt/gpt_model.py`, 0.16.1).
 
-use super::ahead;
 use super::blocks::block;
 use super::builder::{BLD, BS, modules};
 use super::job::Job;
 use super::modules::Modules;
+use super::mtp;
 use crate::model::Position;
 use crate::model::graph::{Axis, Graph, OpKind};
 use crate::model::megatron::MegatronOp;
@@ -50,7 +50,7 @@ fn embedded(job: &Job, input: (&'static str, &'static [Axis]), summed: bool) -> 
 /// What stands behind the last block: norm, head, the loss of every token, their masked mean.
 fn head(job: &Job) -> Graph {
     if job.model.predicts_ahead > 0 {
-        return ahead::head(job);
+        return mtp::head(job);
     }
     let (mut m, x) = modules(job, "head", ("h_LBD", BLD));
     let mask = m.g.input("loss_mask_BS", BS, DType::Fp32);

@@ -107,7 +107,9 @@ pub(super) fn refuses(job: &Job) -> Option<Refusal> {
         ),
         (
             job.runs_shared_beside()
-                && (job.combines() || job.block.again.shared || !job.mixture.is_some_and(|run| run.dispatcher.beside)),
+                && (job.combines()
+                    || job.block.again.shared
+                    || !job.mixture.is_some_and(|run| run.dispatcher.overlaps_shared)),
             Refusal::new(
                 "shared-experts-overlap",
                 "shared experts beside another dispatcher than alltoall, beside another micro-batch, or run again",
@@ -205,7 +207,7 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, (experts, params): (&Experts,
     let overlaps = m.job.runs_shared_beside();
     let shared = params.shared.filter(|_| !overlaps).map(|params| shared(m, xn, (params, experts.shared)));
     if again.shared && shared.is_some() {
-        m.g.again_from(first);
+        m.g.recompute_from(first);
     }
     let scores = match (experts.router.score, experts.router.normalises) {
         (Score::Sigmoid, _) => Scores::Sigmoid,
@@ -275,7 +277,7 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, (experts, params): (&Experts,
         m.g.drop_values(&[routed, shared]);
     }
     if again.mixture {
-        m.g.again_from(first);
+        m.g.recompute_from(first);
     }
     if again.norms {
         m.g.let_go_of(norm..norm + 1);
@@ -316,20 +318,20 @@ fn beside(
     move |g, stage, from| match stage {
         Stage::Gather => {
             let view = g.op(SHARED, OpKind::View, &[from], &[], ("x_LBD", LBD));
-            g.beside(|g| {
+            g.on_side_stream(|g| {
                 let whole = op(g, MegatronOp::Gather, view, &[], ("x_SBD", SBD), d);
                 g.comes_early();
                 whole
             })
         }
-        Stage::First => g.beside(|g| {
+        Stage::First => g.on_side_stream(|g| {
             // Its input is kept as it is.
             let both =
                 op(g, linear(d, 2 * width, fp8.map(|fp8| fp8.keeping(true))), from, &[up], ("up_SBF", SBF), 2 * width);
             let kind = MegatronOp::Activate { activation: Activation::Silu, gated: true, fused: true };
             op(g, kind, both, &[], ("act_SBF", SBF), width)
         }),
-        Stage::Second => g.beside(|g| {
+        Stage::Second => g.on_side_stream(|g| {
             let partial = op(g, linear(width, d, fp8), from, &[down], ("out_SBD", SBD), d);
             let sum = g.op(SHARED, OpKind::Megatron(MegatronOp::Sum), &[partial], &[], ("shared_LBD", LBD));
             g.comes_early();

@@ -475,7 +475,7 @@ impl Job {
             norm_code: NormCode::Torch,
             layer_norm: self.block.layer_norm,
             bias_tensor: false,
-            multiprocessors: self.multiprocessors,
+            sms: self.multiprocessors,
             early_stop: false,
             copies_gradients: self.copies_gradients,
             attention_reads_back: false,

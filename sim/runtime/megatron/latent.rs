@@ -197,8 +197,8 @@ pub(super) fn attention(
         [query, key, v]
     };
     m.g.drop_values(&[q, wide, shared]);
-    let (again, made) = (m.job.block.recompute == Recompute::Core, m.g.ops());
-    let kind = MegatronOp::FlashCore { again, window: None };
+    let (recompute, made) = (m.job.block.recompute == Recompute::Core, m.g.ops());
+    let kind = MegatronOp::FlashCore { recompute, window: None };
     let context = m.megatron("self_attention.core_attention", kind, &[query, key, v, mask], &[], ("o_SBNW", SBNW));
     if m.job.block.again.up_projection {
         m.g.let_go_of(first..made);

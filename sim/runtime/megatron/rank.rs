@@ -24,8 +24,9 @@ use super::vocabulary::Vocabulary;
 use crate::program::{
     Budget, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work,
 };
+use crate::runtime::eager::framework::{Experts, Megatron, SideStream};
 use crate::runtime::eager::main_gradients::{MainGradients, Moment, ParamHooks, Takes};
-use crate::runtime::eager::{COMPUTE, Eager, Maxima, TensorGroup};
+use crate::runtime::eager::{COMPUTE, Eager, FrameworkState, Maxima, TensorGroup};
 use crate::runtime::optimizer::Owned;
 use crate::schedule::{Kind, Schedule};
 use crate::units::Bytes;
@@ -79,24 +80,24 @@ impl<'j> Rank<'j> {
         let stages = owned().collect();
         let halves = halves(schedule);
         let p2p = P2p::new(job, (rank, halves), (&job.mesh.pipeline(), groups.pipeline), PIPELINE);
-        let mut eager = Eager::new(program, job.modules(), params);
         let experts = all.iter().map(|slot| slot.expert).collect();
         let hooks = Box::new(Hooks { data: data.clone(), experts });
-        eager.main = Some(MainGradients::new(job.gradients.dtype, job.gradients.fused_accumulation, hooks));
-        if job.mesh.tp > 1 {
-            eager.tensor =
-                Some(TensorGroup { group: groups.tensor, ranks: u64::from(job.mesh.tp), stream: TENSOR, norms: None });
-        }
+        let main = MainGradients::new(job.gradients.dtype, job.gradients.fused_accumulation, hooks);
+        let mut megatron = Box::new(Megatron::new(main));
+        let tensor = TensorGroup { group: groups.tensor, ranks: u64::from(job.mesh.tp), stream: TENSOR };
+        megatron.tensor = (job.mesh.tp > 1).then_some(tensor);
         if job.runs_shared_beside() {
-            eager.run_beside(SHARED, job.mixture.is_some_and(|run| run.in_line));
+            program.computes_beside(SHARED);
+            megatron.side = Some(SideStream { stream: SHARED, in_line: job.mixture.is_some_and(|run| run.in_line) });
         }
-        eager.buffers = buffers;
-        eager.sequence = sequence(job, groups);
-        eager.experts = expert_ranks(job, groups);
-        eager.maxima = job.matmuls.reduces_maxima().then(|| Maxima {
+        megatron.buffers = buffers;
+        megatron.context = sequence(job, groups);
+        megatron.experts = expert_ranks(job, groups).map(Experts::new);
+        megatron.fp8.maxima = job.matmuls.reduces_maxima().then(|| Maxima {
             over: groups.maxima.map(|group| (group, MAXIMA)),
             products: chunks.iter().map(Chunk::products).sum(),
         });
+        let eager = Eager::new(program, job.modules(), params, FrameworkState::Megatron(megatron));
         let (count, started) = (chunks.len(), vec![false; chunks.len()]);
         Rank {
             job,

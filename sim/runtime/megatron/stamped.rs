@@ -15,7 +15,7 @@ impl Rank<'_> {
         let quiet = self.is_quiet(chunk);
         let run = |eager: &mut Eager| self.chunks[chunk].forward(eager, input);
         match self.stamps.as_mut().filter(|_| quiet) {
-            Some(stamps) => stamps.forward.write(&mut self.eager, (chunk, input.as_slice()), run),
+            Some(stamps) => stamps.forward.write(&mut self.eager, chunk, input.as_slice(), run),
             None => run(&mut self.eager),
         }
     }
@@ -35,6 +35,6 @@ impl Rank<'_> {
         let held = self.eager.held(&mut given);
         let (frame, gradient) = given;
         let run = |eager: &mut Eager| self.chunks[chunk].backward(eager, frame, gradient);
-        stamps.backward.write(&mut self.eager, (chunk, &held), run)
+        stamps.backward.write(&mut self.eager, chunk, &held, run)
     }
 }

@@ -18,9 +18,9 @@ const BSNH: &[Axis] = &[Axis::B, Axis::S, Axis::N, Axis::H];
 const BSKH: &[Axis] = &[Axis::B, Axis::S, Axis::K, Axis::H];
 const BSQH: &[Axis] = &[Axis::S, Axis::B, Axis::Q, Axis::H];
 
-/// nanotron's own; gathered inputs are gathered again in backward, or kept (`tp_recompute_allgather`).
-pub fn modules(again: bool) -> Modules {
-    match again {
+/// nanotron's own; gathered inputs are gathered regather in backward, or kept (`tp_recompute_allgather`).
+pub fn modules(regather: bool) -> Modules {
+    match regather {
         true => Modules { embedding, block: |job, _| block(job, true), head: |job| head(job, true) },
         false => Modules { embedding, block: |job, _| block(job, false), head: |job| head(job, false) },
     }
@@ -53,7 +53,7 @@ fn embedding(job: &Job) -> Graph {
 }
 
 /// `LlamaDecoderLayer`. Inputs: the hidden state, a mask.
-fn block(job: &Job, again: bool) -> Graph {
+fn block(job: &Job, regather: bool) -> Graph {
     let (mut g, x, dims) = builder(job, "layers", ("h_LBD", BLD));
     let mask = g.input("mask_SS", SS, job.dtype);
     let Dims { d, n, k, h, f, .. } = dims;
@@ -65,12 +65,12 @@ fn block(job: &Job, again: bool) -> Graph {
     let down = g.param("mlp.down_proj.weight", d, f);
 
     let hn = g.op("input_layernorm", norm(dims), &[x], &[input_norm], ("xn_LBD", BLD));
-    let kind = own(NanotronOp::Column { inputs: d, outputs: (n + 2 * k) * h, again });
+    let kind = own(NanotronOp::Column { inputs: d, outputs: (n + 2 * k) * h, regather });
     let mixed = g.op("attn.qkv_proj", kind, &[hn], &[qkv], ("xqkv_SBQH", BSQH));
     let dtype = g.compute();
     let shapes = [("xq_BSNH", BSNH, dtype), ("xk_BSKH", BSKH, dtype), ("xv_BSKH", BSKH, dtype)];
     let [q, key, v] = g.op_many("attn", own(NanotronOp::Heads), &[mixed], shapes);
-    let flash = OpKind::Megatron(MegatronOp::FlashCore { again: false, window: None });
+    let flash = OpKind::Megatron(MegatronOp::FlashCore { recompute: false, window: None });
     let context = g.op("attn.attention", flash, &[q, key, v, mask], &[], ("o_BSNH", BSNH));
     let ordered = g.op("attn", own(NanotronOp::Transpose), &[context], &[], ("o_SBNH", BSNH));
     g.drop_values(&[context]);
@@ -81,7 +81,7 @@ fn block(job: &Job, again: bool) -> Graph {
     g.drop_values(&[attended]);
 
     let hn = g.op("post_attention_layernorm", norm(dims), &[h1], &[second_norm], ("xn_LBD", BLD));
-    let kind = own(NanotronOp::Column { inputs: d, outputs: 2 * f, again });
+    let kind = own(NanotronOp::Column { inputs: d, outputs: 2 * f, regather });
     let up = g.op("mlp.gate_up_proj", kind, &[hn], &[gate_up], ("up_SBF", BSF));
     g.resize(up, dims.tokens() * 2 * f);
     let [gate, linear] = g.split("mlp", up, [("gate_SBF", BSF), ("up_SBF", BSF)]);
@@ -97,14 +97,14 @@ fn block(job: &Job, again: bool) -> Graph {
 }
 
 /// Norm, head, logits in fp32, losses, their masked mean. Inputs: the hidden state, the label mask.
-fn head(job: &Job, again: bool) -> Graph {
+fn head(job: &Job, regather: bool) -> Graph {
     let (mut g, x, dims) = builder(job, "head", ("h_LBD", BLD));
     let mask = g.input("label_mask_BS", BS, DType::Fp32);
     let (d, v) = (dims.d, dims.v);
     let weight_norm = g.param("final_layer_norm.weight", d, 1);
     let weight = g.param("output_layer.weight", v, d);
     let hn = g.op("final_layer_norm", norm(dims), &[x], &[weight_norm], ("xn_LBD", BLD));
-    let kind = own(NanotronOp::Column { inputs: d, outputs: v, again });
+    let kind = own(NanotronOp::Column { inputs: d, outputs: v, regather });
     let logits = g.op("lm_head", kind, &[hn], &[weight], ("logits_SBV", BSV));
     let wide = g.op_in("cast_to_fp32", OpKind::CAST, &[logits], &[], ("logits_SBV", BSV), DType::Fp32);
     g.drop_values(&[logits, hn]);

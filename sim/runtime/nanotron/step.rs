@@ -15,7 +15,9 @@ use super::messages::{Messages, Peer};
 use super::update::{Groups, Update};
 use crate::program::builder::Section;
 use crate::program::{Budget, Builder, Category, Dispatch, Mark, Pass, Program, StreamId};
-use crate::runtime::eager::{COMPUTE, Eager, Storage, TensorGroup};
+use crate::runtime::eager::framework::Nanotron;
+use crate::runtime::eager::main_gradients::ParamHooks;
+use crate::runtime::eager::{COMPUTE, Eager, FrameworkState, Storage, TensorGroup};
 use crate::runtime::megatron::{Chunk, ChunkFrame, LossReport};
 use crate::runtime::optimizer::Owned;
 use crate::units::Bytes;
@@ -101,13 +103,10 @@ impl<'j> Rank<'j> {
             };
             Rc::new(RefCell::new(buckets))
         });
-        let mut eager = Eager::new(program, split.eager(), params);
-        if let Some(buckets) = &buckets {
-            eager.hooks = Some(Box::new(Hooks(Rc::clone(buckets))));
-        }
-        if mesh.tp > 1 {
-            eager.tensor = Some(TensorGroup { group: tensor, ranks: u64::from(mesh.tp), stream: TENSOR, norms: None });
-        }
+        let hooks = buckets.as_ref().map(|buckets| Box::new(Hooks(Rc::clone(buckets))) as Box<dyn ParamHooks>);
+        let group = TensorGroup { group: tensor, ranks: u64::from(mesh.tp), stream: TENSOR };
+        let nanotron = Nanotron { tensor: (mesh.tp > 1).then_some(group), hooks };
+        let eager = Eager::new(program, split.eager(), params, FrameworkState::Nanotron(nanotron));
         Rank {
             job,
             rank,

@@ -26,7 +26,7 @@ impl Training<'_> {
         }
         // Partial maxima of DTensors are reduced over one mesh axis after the other.
         let sharded = (job.fsdp.shard > 1).then_some(self.run.communicators.shard);
-        let axes = [sharded, self.run.eager.tensor.map(|tensor| tensor.group)];
+        let axes = [sharded, self.run.eager.framework.tensor().map(|tensor| tensor.group)];
         let element = job.fsdp.mixed_precision.storage.bytes();
         // Each part of the model is asked for its own; one without such weights has none to find.
         let mut first = 0;

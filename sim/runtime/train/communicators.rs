@@ -4,6 +4,7 @@ use super::job::Job;
 use super::pipeline::stages;
 use crate::program::{Builder, Group, GroupId, StreamId};
 use crate::runtime::compiled::Rotation;
+use crate::runtime::eager::framework::TensorAxis;
 use crate::runtime::eager::offload::Offload;
 use crate::runtime::eager::{COMPUTE, Ring, TensorGroup};
 use crate::runtime::fsdp::{Communicators, OF_EACH_ROOT, STREAMS};
@@ -55,12 +56,14 @@ pub(super) fn context_ring(program: &mut Builder, job: &Job, streams: usize) -> 
 }
 
 /// The communicator of tensor-parallel ranks and its stream, the last of the run's, where the model is split.
-pub(super) fn tensor_group(program: &mut Builder, job: &Job, streams: usize) -> Option<TensorGroup> {
+pub(super) fn tensor_axis(program: &mut Builder, job: &Job, streams: usize) -> Option<TensorAxis> {
     let size = job.tensor.ranks as u32;
-    job.tensor.splits().then(|| TensorGroup {
-        group: program.add_group(Group::new("tp", size, 1)),
-        ranks: job.tensor.ranks,
-        stream: StreamId(streams as u8 - 1),
+    job.tensor.splits().then(|| TensorAxis {
+        group: TensorGroup {
+            group: program.add_group(Group::new("tp", size, 1)),
+            ranks: job.tensor.ranks,
+            stream: StreamId(streams as u8 - 1),
+        },
         norms: job.tensor.sequence.then(|| job.fsdp.mixed_precision.reduce_dtype()),
     })
 }

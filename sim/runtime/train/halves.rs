@@ -16,11 +16,16 @@ fn eager(frame: &mut BlockFrame) -> &mut Frame {
 }
 
 impl Training<'_> {
+    /// Whether backwards make gradients of inputs alone from now on.
+    fn inputs_only(&mut self, only: bool) {
+        self.run.eager.framework.torch_mut().into_iter().for_each(|torch| torch.inputs_only = only);
+    }
+
     /// The gradient of the part's input alone; otherwise like [`Training::backward`].
     pub(super) fn backward_input(&mut self, frames: &mut Frames, gradient: Option<Storage>) -> Option<Storage> {
-        self.run.eager.inputs_only = true;
+        self.inputs_only(true);
         let made = self.backward(frames, gradient, false);
-        self.run.eager.inputs_only = false;
+        self.inputs_only(false);
         // Results are detached from their graph, which goes down to the first node that a parameter meets.
         match (&mut frames.head, frames.blocks.last_mut(), self.parts[self.at].blocks.clone().next_back()) {
             (Some(head), ..) => self.run.eager.forget_unmet(&self.graphs.head.graph, head),

@@ -236,7 +236,7 @@ impl Training<'_> {
         let seed = self.run.eager.retain(ones);
         self.run.eager.start_backward(graph, head, seed);
         let mut root = units.root;
-        let stored = self.run.eager.gradient_dtype;
+        let stored = self.run.eager.leaves.dtype;
         if self.job.loss_inside {
             // The loss is an output of the root, whose hook runs when its gradient comes.
             if let Some(root) = root.take() {
@@ -245,10 +245,10 @@ impl Training<'_> {
             }
         } else {
             // Gradients of the head's weight that arrive before the root's hook are stored in the type they are reduced in.
-            self.run.eager.gradient_dtype = Some(self.job.fsdp.mixed_precision.reduce_dtype());
+            self.run.eager.leaves.dtype = Some(self.job.fsdp.mixed_precision.reduce_dtype());
         }
         self.run.eager.backward_ops(graph, head, loss_from..graph.ops.len());
-        self.run.eager.gradient_dtype = stored;
+        self.run.eager.leaves.dtype = stored;
         for group in [units.head, root].into_iter().flatten() {
             let prefetch = self.prefetched_by_head();
             self.run.pre_backward(group, &prefetch);

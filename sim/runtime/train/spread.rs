@@ -17,10 +17,12 @@ impl Training<'_> {
     pub(super) fn clip(&mut self, params: &[Owned], element: u64) {
         // A stage may have no experts.
         let over = self.run.groups.iter().find_map(|group| group.over);
-        let spread = over.map(|(ranks, own)| ((ranks > 1).then_some(own), self.run.eager.spread));
-        let spread = spread.into_iter().flat_map(|(own, ranks)| own.into_iter().chain(ranks.map(|(group, _)| group)));
+        let neighbours = self.run.eager.framework.torch().and_then(|torch| torch.experts.as_ref());
+        let neighbours = neighbours.map(|axis| axis.group);
+        let spread = over.map(|(ranks, own)| ((ranks > 1).then_some(own), neighbours));
+        let spread = spread.into_iter().flat_map(|(own, neighbours)| own.into_iter().chain(neighbours));
         let sharded = (self.job.fsdp.shard > 1).then_some(self.run.communicators.shard);
-        let tensor = self.run.eager.tensor.map(|tensor| tensor.group);
+        let tensor = self.run.eager.framework.tensor().map(|tensor| tensor.group);
         // The norm of a rank's stages is squared, and summed over those of all.
         let pipeline = self.pipeline_group;
         let axes: Vec<GroupId> = spread.chain(sharded).chain(tensor).chain(pipeline).collect();

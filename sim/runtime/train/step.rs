@@ -22,7 +22,7 @@ impl Training<'_> {
             self.run.reduce_gradients = last || self.job.sync_every;
             self.run.keeps_gathered = !last && self.job.keeps_gathered;
             self.run.all_reduces = last || self.job.all_reduce_every;
-            self.run.eager.gradient_dtype = self.run.stored_gradient();
+            self.run.eager.leaves.dtype = self.run.stored_gradient();
             self.graph_begins(first, micro_batch);
             let (mut frames, _) = self.forward(None);
             self.loss(&mut frames);

@@ -1,12 +1,13 @@
 //! A rank that trains: what it knows from its first instruction to its last.
 
-use super::communicators::{communicators, context_ring, spread_groups, streams, tensor_group};
+use super::communicators::{communicators, context_ring, spread_groups, streams, tensor_axis};
 use super::job::Job;
 use super::part::Part;
 use super::plan::{Graphs, Layout, Scopes, graphs, layout};
 use super::units::Maker;
 use crate::program::{Budget, BufferId, Builder, GroupId, ScopeId, StreamId};
-use crate::runtime::eager::{Eager, Shared, StepAtOnce, Storage};
+use crate::runtime::eager::framework::{ExpertAxis, StepAtOnce, Torch};
+use crate::runtime::eager::{Eager, FrameworkState, Shared, Storage};
 use crate::runtime::fsdp::Version;
 use crate::runtime::fsdp::hooks::Run;
 
@@ -81,25 +82,30 @@ impl<'j> Training<'j> {
         }
         let graphs_of_passes = job.cuda_graphs.then(|| Captured::new(&mut program));
         let communicators = communicators(&mut program, job);
-        let tensor = tensor_group(&mut program, job, streams.len());
+        let tensor = tensor_axis(&mut program, job, streams.len());
         let ring = context_ring(&mut program, job, streams.len());
         let graphs = graphs(job);
         let layout = layout(job, &graphs, &parts);
-        let mut eager = Eager::new(program, job.eager, layout.params.len());
-        eager.tensor = tensor;
-        eager.context = ring;
-        let spread = spread_groups(&mut eager.program, job, streams.len());
-        eager.spread = spread.map(|(_, ranks)| ranks);
+        let spread = spread_groups(&mut program, job, streams.len());
+        let step_at_once = job.step_in_backward.then(|| {
+            let over = (job.fsdp.shard, communicators.shard);
+            let params = layout.params.iter().map(|param| param.stepped(over)).collect();
+            StepAtOnce::new(job.optimizer, scopes.optimizer, params)
+        });
+        let torch = Torch {
+            tensor,
+            context: ring,
+            experts: spread.map(|(_, (group, stream))| ExpertAxis::new(group, stream)),
+            step_at_once,
+            inputs_only: false,
+        };
+        let mut eager = Eager::new(program, job.eager, layout.params.len(), FrameworkState::Torch(torch));
         let head = &graphs.head.graph;
         let weight = head.params.len() - 1;
         let uses = head.ops.iter().filter(|op| op.params.contains(&weight)).count() + usize::from(job.model.tied_head);
         let shared = Shared { param: layout.head.index(weight), uses: uses as u32, zeroed: true };
-        eager.shared = (uses > 1).then_some(shared).into_iter().collect();
+        eager.leaves.shared = (uses > 1).then_some(shared).into_iter().collect();
         let run = if job.fsdp.version == Version::Unsharded {
-            let over = (job.fsdp.shard, communicators.shard);
-            let params = || layout.params.iter().map(|param| param.stepped(over)).collect();
-            let (optimizer, scope) = (job.optimizer, scopes.optimizer);
-            eager.step_at_once = job.step_in_backward.then(|| StepAtOnce { optimizer, scope, params: params() });
             Run::unsharded(eager, &job.fsdp, &layout.params, communicators)
         } else {
             let own = spread.map(|(own, _)| own);

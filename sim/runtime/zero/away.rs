@@ -48,7 +48,7 @@ impl Gradients {
             Some(*end - part)
         });
         let on_host = starts.map(|start| start >= first).collect();
-        let multiprocessors = job.whole.eager.multiprocessors;
+        let multiprocessors = job.whole.eager.sms;
         let states = zero.offload.states.map(|settings| States::new(settings, job, &groups));
         let group = elements::of_each(&parts, zero.sub_group);
         Gradients { boundary: true, on_host, group, states, here: None, norms: vec![], multiprocessors }

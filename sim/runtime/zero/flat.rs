@@ -65,7 +65,7 @@ impl Flat {
             averaged: None,
             norms: vec![],
             reduced: 0,
-            multiprocessors: job.whole.eager.multiprocessors,
+            multiprocessors: job.whole.eager.sms,
         }
     }
 

@@ -19,7 +19,10 @@ use super::visits::{self, Recorder, Visit};
 use crate::model::Position;
 use crate::program::builder::Section;
 use crate::program::{Budget, Builder, Category, DType, Dispatch, Group, Mark, MemoryKind, Pass, Program, ScopeId};
-use crate::runtime::eager::{COMPUTE, Eager, Frame, Mode, ParamMap, Shared, Storage, Ulysses};
+use crate::runtime::eager::around::Around;
+use crate::runtime::eager::{
+    COMPUTE, DeepSpeed, Eager, Frame, FrameworkState, Mode, ParamMap, Shared, Storage, Ulysses,
+};
 use crate::runtime::train::plan::{Graphs, Layout, Part, graphs, layout, mode};
 use crate::units::Bytes;
 
@@ -27,23 +30,22 @@ use crate::units::Bytes;
 pub(super) fn program(job: &Job, budget: &Budget) -> Program {
     let zero = job.zero;
     let order = (zero.stage == Stage::Three).then(|| Visit::order(&recorded(job, budget)));
-    let Prepared { mut run, modules, groups, shapes, elements } = prepared(job, budget);
+    let Prepared { model, modules, groups, shapes, elements } = prepared(job, budget);
     let whole = &job.whole;
-    run.engine = match order {
+    let mut run = match order {
         Some(order) => {
             let parts = Parts::new(job, (groups, shapes), modules, &order);
             let parts = parts::Shared(Rc::new(RefCell::new(parts)));
-            run.eager.around = Some(Box::new(parts.clone()));
-            run.eager.hooked = true;
-            Engine::Parts(parts, Box::new(SubGroups::new(job, &elements, groups.all)))
+            let hooks = Box::new(parts.clone());
+            model.run(job, (hooks, true), Engine::Parts(parts, Box::new(SubGroups::new(job, &elements, groups.all))))
         }
         None => {
             let partition = Partition::new(zero.reduction(), &elements);
             let rank = partition.fullest(zero.offload.optimizer);
             let flat = Flat::new(job, &partition, (rank, groups.all), elements.clone());
             let flat = flat::Shared(Rc::new(RefCell::new(flat)));
-            run.eager.around = Some(Box::new(flat.clone()));
-            Engine::Flat(flat, Update::new(job, &partition, groups.all))
+            let hooks = Box::new(flat.clone());
+            model.run(job, (hooks, false), Engine::Flat(flat, Update::new(job, &partition, groups.all)))
         }
     };
     run.setup(&elements);
@@ -81,18 +83,18 @@ pub(super) fn trouble(job: &Job) -> impl Fn(u64) -> Option<Trouble> {
 
 /// What happens to modules in a micro-batch: the engine's first steps write it down.
 fn recorded(job: &Job, budget: &Budget) -> Vec<Visit> {
-    let Prepared { mut run, modules, .. } = prepared(job, budget);
+    let Prepared { model, modules, .. } = prepared(job, budget);
     let visits = Rc::new(RefCell::new(vec![]));
-    run.eager.around = Some(Box::new(Recorder { modules, visits: Rc::clone(&visits) }));
-    run.eager.hooked = true;
+    let hooks = Box::new(Recorder { modules, visits: Rc::clone(&visits) });
+    let mut run = model.run(job, (hooks, true), Engine::Recording);
     let frames = run.forward();
     run.backward(frames);
     visits.take()
 }
 
 /// A rank before anything has run, and what is known of its model.
-struct Prepared<'j> {
-    run: Run<'j>,
+struct Prepared {
+    model: Model,
     modules: Rc<Modules>,
     groups: Groups,
     /// Rows and columns of each parameter, and its elements.
@@ -100,7 +102,33 @@ struct Prepared<'j> {
     elements: Vec<u64>,
 }
 
-fn prepared<'j>(job: &'j Job, budget: &Budget) -> Prepared<'j> {
+/// A rank's model, without what stands around it.
+struct Model {
+    program: Builder,
+    graphs: Graphs,
+    layout: Layout,
+    scopes: Scopes,
+    ulysses: Option<Ulysses>,
+}
+
+impl Model {
+    /// The rank with an engine around its model: the hooks, and whether they are modules' as well as gradients'.
+    fn run(self, job: &Job, (hooks, of_modules): (Box<dyn Around>, bool), engine: Engine) -> Run<'_> {
+        let Model { program, graphs, layout, scopes, ulysses } = self;
+        let whole = &job.whole;
+        let deepspeed = FrameworkState::DeepSpeed(DeepSpeed::new(hooks, of_modules, ulysses));
+        let mut eager = Eager::new(program, whole.eager, layout.params.len(), deepspeed);
+        let head = &graphs.head.graph;
+        let weight = head.params.len() - 1;
+        let uses =
+            head.ops.iter().filter(|op| op.params.contains(&weight)).count() + usize::from(whole.model.tied_head);
+        let shared = Shared { param: layout.head.index(weight), uses: uses as u32, zeroed: true };
+        eager.leaves.shared = (uses > 1).then_some(shared).into_iter().collect();
+        Run { job, graphs, layout, scopes, eager, engine }
+    }
+}
+
+fn prepared(job: &Job, budget: &Budget) -> Prepared {
     let (whole, zero) = (&job.whole, job.zero);
     let three = zero.stage == Stage::Three;
     let on_disks = zero.offload.states.is_some() || zero.offload.files.is_some();
@@ -129,19 +157,13 @@ fn prepared<'j>(job: &'j Job, budget: &Budget) -> Prepared<'j> {
     let layout = layout(whole, &graphs, &[Part::whole(whole)]);
     let elements: Vec<u64> = layout.params.iter().map(|param| param.elements()).collect();
     let shapes: Vec<(u64, u64)> = layout.params.iter().map(|param| (param.rows, param.cols)).collect();
-    let mut eager = Eager::new(program, whole.eager, layout.params.len());
-    if zero.sequence > 1 {
-        let group = eager.program.add_group(Group::new("cp", zero.sequence, 1));
-        eager.ulysses = Some(Ulysses::new(group, zero.sequence.into()));
-    }
-    let head = &graphs.head.graph;
-    let weight = head.params.len() - 1;
-    let uses = head.ops.iter().filter(|op| op.params.contains(&weight)).count() + usize::from(whole.model.tied_head);
-    let shared = Shared { param: layout.head.index(weight), uses: uses as u32, zeroed: true };
-    eager.shared = (uses > 1).then_some(shared).into_iter().collect();
+    let ulysses = (zero.sequence > 1).then(|| {
+        let group = program.add_group(Group::new("cp", zero.sequence, 1));
+        Ulysses::new(group, zero.sequence.into())
+    });
     let modules = Rc::new(Modules::of(&graphs, &layout));
-    let run = Run { job, graphs, layout, scopes, eager, engine: Engine::Recording };
-    Prepared { run, modules, groups: Groups { all: group, second, hops }, shapes, elements }
+    let model = Model { program, graphs, layout, scopes, ulysses };
+    Prepared { model, modules, groups: Groups { all: group, second, hops }, shapes, elements }
 }
 
 /// What stands around the model: of which stage, and what steps.

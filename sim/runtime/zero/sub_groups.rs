@@ -73,7 +73,7 @@ impl SubGroups {
                 .filter(|&(_, elements)| elements <= zero.gathering.persist)
                 .collect(),
             stay: vec![],
-            multiprocessors: job.whole.eager.multiprocessors,
+            multiprocessors: job.whole.eager.sms,
         }
     }
 

@@ -28,7 +28,7 @@ pub(super) struct Update {
 impl Update {
     pub(super) fn new(job: &Job, partition: &Partition, group: GroupId) -> Update {
         let (optimizer, clip) = (job.whole.optimizer, job.whole.clip);
-        let (ranks, multiprocessors) = (u64::from(job.zero.ranks), job.whole.eager.multiprocessors);
+        let (ranks, multiprocessors) = (u64::from(job.zero.ranks), job.whole.eager.sms);
         let on_host = job.zero.offload.optimizer;
         Update { optimizer, clip, group, ranks, each: partition.each(), on_host, multiprocessors }
     }

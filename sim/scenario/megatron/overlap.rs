@@ -97,7 +97,7 @@ pub(super) fn shared(
     let has_some = model.experts().is_some_and(|experts| experts.shared > 0);
     let Some(at) = table.moe_shared_expert_overlap.as_ref().filter(|at| *at.get_ref()) else {
         let written = table.moe_shared_expert_overlap.is_some();
-        let assumes = has_some && dispatcher.beside && !written;
+        let assumes = has_some && dispatcher.overlaps_shared && !written;
         return Ok(assumes && reader.flag("megatron.moe_shared_expert_overlap", None, false));
     };
     let on = |key: &Option<Spanned<bool>>| key.as_ref().is_some_and(|at| *at.get_ref());
@@ -109,7 +109,7 @@ pub(super) fn shared(
             "remove the key",
         ),
         (
-            !dispatcher.beside,
+            !dispatcher.overlaps_shared,
             format!("moe_shared_expert_overlap is for the dispatcher \"alltoall\", not \"{}\"", dispatcher.name),
             "write megatron.moe_token_dispatcher_type = \"alltoall\", or remove the key",
         ),

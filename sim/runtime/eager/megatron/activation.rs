@@ -1,7 +1,7 @@
 //! Bias and activation as autograd functions of Megatron's (`fusions/fused_bias_gelu.py`, `fused_bias_swiglu.py`): they
 //! save their input, and run one kernel each way.
 
-use super::super::frame::Results;
+use super::super::frame::{Node, Results};
 use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Dispatch, MemoryKind};
@@ -16,14 +16,8 @@ impl Eager {
         self.keep(frame, results, &[input]);
     }
 
-    pub(super) fn bias_activation_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        index: usize,
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn bias_activation_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         const NAME: &str = "triton_bias_activation_backward";
         let value = &graph.values[op.inputs[0]];
         let (bytes, out) = (value.bytes(), graph.values[op.outputs[0]].bytes());
@@ -77,12 +71,12 @@ impl Eager {
 
     pub(super) fn plain_activation_backward(
         &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, gated): (usize, bool),
+        node: Node<'_>,
+        gated: bool,
         frame: &mut Frame,
         gradient: Storage,
     ) {
+        let Node { graph, op, index } = node;
         let value = &graph.values[op.inputs[0]];
         let (bytes, out) = (value.bytes(), graph.values[op.outputs[0]].bytes());
         let (start, end) = Self::saved(frame, index);

@@ -1,16 +1,33 @@
 //! Transformer Engine's `Linear` without a norm before it (`transformer_engine/pytorch/module/linear.py`, 2.9): split on its
 //! rows, or whole on every rank.
 //!
-//! Its input is kept as it is and gathered again in backward, beside the gradient of the input; that is reduced and
-//! scattered beside the gradient of the weight.
+//! Its input is kept as it is and gathered again in backward, overlapped with the gradient of the input; that is reduced
+//! and scattered, overlapped with the gradient of the weight.
 
-use super::super::frame::Results;
+use super::super::frame::{Node, Results};
+use super::super::shape::MatmulShape;
 use super::super::storage::Gradient;
 use super::super::{Eager, Frame, Storage};
 use super::products::Sizes;
-use crate::model::graph::{Graph, Op};
+use crate::model::graph::{Graph, Op, OpKind};
 use crate::model::megatron::{MegatronOp, Reads};
 use crate::program::{Collective, MatmulLayout};
+
+/// What a linear without a norm reads.
+pub(super) fn reads(op: &Op) -> Reads {
+    let OpKind::Megatron(MegatronOp::ColumnLinear { reads, .. }) = op.kind else {
+        unreachable!("called for linears without a norm")
+    };
+    reads
+}
+
+/// What its backward has made: the weight's gradient, unless its matmul has added it to the main gradients; the input's
+/// gradient, whole, and the rank's part of it, which are one where nothing is gathered.
+pub(super) struct Made {
+    pub(super) weight: Option<Storage>,
+    pub(super) whole: Storage,
+    pub(super) part: Storage,
+}
 
 impl Eager {
     pub(super) fn column_linear(
@@ -21,13 +38,13 @@ impl Eager {
         frame: &mut Frame,
         results: Results,
     ) {
-        let (sizes, reads) = (Sizes::of(graph, op, kind), Self::reads(kind));
+        let (sizes, reads) = (Sizes::of(graph, op, kind), reads(op));
         if let Some(fp8) = sizes.fp8 {
-            return self.fp8_column_linear(graph, op, (sizes, reads, fp8), frame, results);
+            return self.fp8_column_linear(graph, op, sizes, fp8, frame, results);
         }
         let whole = (reads == Reads::Gathered).then(|| self.gathered(sizes.read(), sizes.dtype));
         let out = self.storage(sizes.made(), "te.generic_gemm");
-        let shape = (sizes.tokens, sizes.outputs, sizes.inputs);
+        let shape = MatmulShape { m: sizes.tokens, n: sizes.outputs, k: sizes.inputs };
         self.engine_matmul(shape, sizes.dtype, MatmulLayout::Forward, self.settings.forward);
         whole.into_iter().for_each(|storage| self.release(storage));
         frame.slots[op.outputs[0]] = Some(out);
@@ -35,22 +52,17 @@ impl Eager {
         self.keep(frame, results, &[input]);
     }
 
-    fn reads(kind: MegatronOp) -> Reads {
-        let MegatronOp::ColumnLinear { reads, .. } = kind else { unreachable!("called for linears without a norm") };
-        reads
-    }
-
     pub(super) fn column_linear_backward(
         &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind): (usize, MegatronOp),
+        node: Node<'_>,
+        kind: MegatronOp,
         frame: &mut Frame,
         gradient: Storage,
     ) {
-        let (sizes, reads) = (Sizes::of(graph, op, kind), Self::reads(kind));
+        let Node { graph, op, index } = node;
+        let (sizes, reads) = (Sizes::of(graph, op, kind), reads(op));
         if let Some(fp8) = sizes.fp8 {
-            return self.fp8_column_linear_backward(graph, op, (index, sizes, reads, fp8), frame, gradient);
+            return self.fp8_column_linear_backward(node, sizes, fp8, frame, gradient);
         }
         let (dtype, dispatch) = (sizes.dtype, self.settings.backward);
         let gathers = reads == Reads::Gathered;
@@ -59,7 +71,7 @@ impl Eager {
             self.begin_exchange(Collective::AllGather, sizes.read(), dtype);
         }
         let result = self.temporary(sizes.read(), "te.generic_gemm");
-        let shape = (sizes.tokens, sizes.inputs, sizes.outputs);
+        let shape = MatmulShape { m: sizes.tokens, n: sizes.inputs, k: sizes.outputs };
         self.engine_matmul(shape, dtype, MatmulLayout::DataGradient, dispatch);
         let part = gathers.then(|| {
             self.end_exchange();
@@ -73,23 +85,22 @@ impl Eager {
         let input = whole.unwrap_or(frame.saved[Self::saved(frame, index).0]);
         let weight = self.engine_weight_gradient(sizes, dispatch, &[input, gradient]);
         whole.into_iter().for_each(|storage| self.release(storage));
-        self.end_column_backward(
-            op,
-            (index, sizes, reads),
-            frame,
-            (gradient, weight, [result, part.unwrap_or(result)]),
-        );
+        let made = Made { weight, whole: result, part: part.unwrap_or(result) };
+        self.end_column_backward(node, sizes, frame, gradient, made);
     }
 
-    /// When what was exchanged beside the weight's gradient is there: of the input's gradient, whole, the rank's part is left, and
+    /// When what was exchanged during the weight's gradient is there: of the input's gradient, whole, the rank's part is left, and
     /// both gradients go where they belong.
     pub(super) fn end_column_backward(
         &mut self,
-        op: &Op,
-        (index, sizes, reads): (usize, Sizes, Reads),
+        node: Node<'_>,
+        sizes: Sizes,
         frame: &mut Frame,
-        (gradient, weight, [whole, part]): (Storage, Option<Storage>, [Storage; 2]),
+        gradient: Storage,
+        Made { weight, whole, part }: Made,
     ) {
+        let Node { op, index, .. } = node;
+        let reads = reads(op);
         if reads != Reads::Own {
             self.end_exchange();
         }

@@ -1,10 +1,10 @@
 //! The unfused core of attention (`megatron/core/transformer/dot_product_attention.py`): scores by a batched matmul, a
 //! scaled and masked softmax, dropout, and a batched matmul with the values; `b·n` matrices of S·S numbers each.
 //!
-//! Kept for backward: queries, keys, values, the softmax, the dropout's mask and what it leaves. Run again in backward
+//! Kept for backward: queries, keys, values, the softmax, the dropout's mask and what it leaves. Recomputed in backward
 //! (`CheckpointFunction`, `core/tensor_parallel/random.py`), only queries, keys and values are.
 
-use super::super::frame::Results;
+use super::super::frame::{Node, Results};
 use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::MegatronOp;
@@ -87,11 +87,12 @@ struct Kept {
 
 impl Eager {
     /// A batched matmul over the matrices of scores.
-    fn batched(&mut self, (inputs, outputs): (u64, u64), sizes: Sizes, layout: MatmulLayout, backward: bool) {
+    fn batched(&mut self, sizes: Sizes, layout: MatmulLayout, backward: bool) {
         self.workspace();
         let dispatch = if backward { self.settings.backward } else { self.settings.forward };
-        let rows = sizes.matrices * sizes.seq;
-        let work = Work::GroupedMatmul { groups: sizes.matrices, rows, inputs, outputs, dtype: sizes.dtype, layout };
+        let Sizes { matrices, head, seq, dtype, .. } = sizes;
+        let rows = matrices * seq;
+        let work = Work::GroupedMatmul { groups: matrices, rows, inputs: head, outputs: seq, dtype, layout };
         self.launch("aten.bmm", work, dispatch);
     }
 
@@ -103,14 +104,14 @@ impl Eager {
         frame: &mut Frame,
         results: Results,
     ) {
-        let MegatronOp::Core { again, .. } = kind else { unreachable!("called for cores") };
+        let MegatronOp::Core { recompute, .. } = kind else { unreachable!("called for cores") };
         let sizes = Sizes::of(graph, op, kind);
         let [query, key, value, mask] = [0, 1, 2, 3].map(|at| Self::value(frame, op.inputs[at]));
         let inputs = [query, key, value];
-        let save = results == Results::Save && !again;
+        let save = results == Results::Save && !recompute;
         let (out, kept) = self.core_forward(sizes, inputs, mask, save);
         frame.slots[op.outputs[0]] = Some(out);
-        if again {
+        if recompute {
             let held = [query, key, value, mask].map(|storage| self.retain(storage));
             return self.keep(frame, results, &held);
         }
@@ -142,7 +143,7 @@ impl Eager {
             let biases = sizes.matrices * sizes.seq * sizes.dtype.bytes();
             self.pointwise("aten.copy_", MemoryKind::Copy, biases, bytes, dispatch);
         }
-        self.batched((sizes.head, sizes.seq), sizes, MatmulLayout::Forward, false);
+        self.batched(sizes, MatmulLayout::Forward, false);
         let [softmax, mut probabilities] = self.softmax(sizes);
         let mut mask = None;
         if sizes.dropout {
@@ -159,7 +160,7 @@ impl Eager {
             }
         }
         let product = self.storage(sizes.queries, "aten.bmm");
-        self.batched((sizes.head, sizes.seq), sizes, MatmulLayout::DataGradient, false);
+        self.batched(sizes, MatmulLayout::DataGradient, false);
         let out = self.storage(sizes.queries, "aten.clone");
         self.pointwise("aten.clone", MemoryKind::Copy, sizes.queries, sizes.queries, dispatch);
         self.release(product);
@@ -196,15 +197,15 @@ impl Eager {
 
     pub(super) fn unfused_core_backward(
         &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind): (usize, MegatronOp),
+        node: Node<'_>,
+        kind: MegatronOp,
         frame: &mut Frame,
         gradient: Storage,
     ) {
-        let MegatronOp::Core { again, .. } = kind else { unreachable!("called for cores") };
+        let Node { graph, op, index } = node;
+        let MegatronOp::Core { recompute, .. } = kind else { unreachable!("called for cores") };
         let sizes = Sizes::of(graph, op, kind);
-        let gradients = if again {
+        let gradients = if recompute {
             let [query, key, value, mask] = Self::saved_by(frame, index);
             let inputs = [query, key, value];
             let before = (self.program.set_pass(Pass::Recompute), self.category);
@@ -236,9 +237,9 @@ impl Eager {
     fn core_backward(&mut self, sizes: Sizes, kept: Kept, gradient: Storage, leaves: bool) -> [Storage; 3] {
         let bytes = sizes.score_bytes();
         let mut value = self.temporary(sizes.queries, "aten.bmm");
-        self.batched((sizes.head, sizes.seq), sizes, MatmulLayout::WeightGradient, true);
+        self.batched(sizes, MatmulLayout::WeightGradient, true);
         let mut probabilities = self.temporary(bytes, "aten.bmm");
-        self.batched((sizes.head, sizes.seq), sizes, MatmulLayout::Forward, true);
+        self.batched(sizes, MatmulLayout::Forward, true);
         self.release(gradient);
         self.release(kept.value);
         self.release(kept.probabilities);
@@ -255,7 +256,7 @@ impl Eager {
         let scores = self.softmax_backward(sizes, &kept, probabilities);
         let product = |this: &mut Self| {
             let matmul = this.temporary(sizes.queries, "aten.bmm");
-            this.batched((sizes.head, sizes.seq), sizes, MatmulLayout::DataGradient, true);
+            this.batched(sizes, MatmulLayout::DataGradient, true);
             let scaled = this.pointwise_gradient("aten.mul", sizes.queries, sizes.queries);
             this.release(matmul);
             scaled

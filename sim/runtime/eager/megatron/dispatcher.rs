@@ -22,7 +22,16 @@ pub struct Routing {
     pub weighs: DType,
 }
 
-/// A stage of the experts that every token passes, where they run beside a dispatcher's exchanges (`SharedExpertMLP`,
+/// What a mask selects.
+#[derive(Clone, Copy)]
+pub(super) struct Selected {
+    /// How many rows.
+    pub(super) rows: u64,
+    /// Bytes of all their values.
+    pub(super) bytes: u64,
+}
+
+/// A stage of the experts that every token passes, where they overlap with a dispatcher's exchanges (`SharedExpertMLP`,
 /// `core/transformer/moe/shared_experts.py`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
@@ -35,7 +44,7 @@ pub enum Stage {
 }
 
 /// Writes a stage down, on what the stage before has made: at first, the tokens.
-pub type Beside<'b> = &'b mut dyn FnMut(&mut GraphBuilder, Stage, ValueId) -> ValueId;
+pub type WriteStage<'b> = &'b mut dyn FnMut(&mut GraphBuilder, Stage, ValueId) -> ValueId;
 
 /// Writes the experts of a rank down: from rows in the order of experts and their weights to what they make of them.
 pub type Experts<'e> = &'e mut dyn FnMut(&mut GraphBuilder, [ValueId; 2]) -> ValueId;
@@ -58,14 +67,14 @@ pub struct Dispatcher {
     pub name: &'static str,
     /// What it is, in a line.
     pub about: &'static str,
-    /// Whether its exchanges run beside another micro-batch (`--overlap-moe-expert-parallel-comm`; `transformer_config.py`).
+    /// Whether its exchanges overlap with another micro-batch (`--overlap-moe-expert-parallel-comm`; `transformer_config.py`).
     pub combines: bool,
-    /// Whether shared experts can run beside its exchanges (`--moe-shared-expert-overlap`; `transformer_config.py`).
-    pub beside: bool,
+    /// Whether shared experts can overlap with its exchanges (`--moe-shared-expert-overlap`; `transformer_config.py`).
+    pub overlaps_shared: bool,
     /// What of a job it has no rules for, if anything.
     pub refuses: fn(Spread) -> Option<Refusal>,
-    /// Writes down its way to the experts and back, with shared experts beside it if it can and is given some.
-    pub write: fn(&mut GraphBuilder, &Routing, Experts<'_>, Option<Beside<'_>>) -> ValueId,
+    /// Writes down its way to the experts and back, overlapped with shared experts if it can and is given some.
+    pub write: fn(&mut GraphBuilder, &Routing, Experts<'_>, Option<WriteStage<'_>>) -> ValueId,
     /// Bytes that it gathers into the buffer that all gathers share (`GlobalMemoryBuffer`), of a row's bytes.
     pub shared_buffer: fn(&Routed, u64) -> u64,
 }

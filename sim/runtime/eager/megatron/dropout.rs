@@ -4,7 +4,7 @@
 //! The compiled forward draws a seed and keeps the mask, one byte an element. Its backward sums the bias's gradient in two
 //! steps (`torch/_inductor/choices.py`, `reduction_split_factor`).
 
-use super::super::frame::Results;
+use super::super::frame::{Node, Results};
 use super::super::storage::Gradient;
 use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
@@ -22,9 +22,9 @@ fn nearest_divisor(of: u64, target: u64) -> u64 {
 }
 
 /// Parts in which inductor sums the rows of a matrix column by column (PyTorch 2.15, outer reductions).
-fn row_parts(rows: u64, columns: u64, multiprocessors: u32) -> u64 {
+fn row_parts(rows: u64, columns: u64, sms: u32) -> u64 {
     const ROWS_PER_THREAD: u64 = 4;
-    let (threads, sms) = (2048, u64::from(multiprocessors));
+    let (threads, sms) = (2048, u64::from(sms));
     let (least, most) = (32, 512);
     let size = if rows * columns < least * sms * threads {
         least
@@ -71,7 +71,10 @@ impl Eager {
             frame.saved.extend(mask);
             frame.saved_end.push(frame.saved.len() as u32);
         } else {
-            self.lingering.extend(mask);
+            match self.framework.megatron_mut() {
+                Some(megatron) => megatron.lingering.extend(mask),
+                None => mask.into_iter().for_each(|mask| self.release(mask)),
+            }
         }
     }
 
@@ -97,12 +100,12 @@ impl Eager {
 
     pub(super) fn bias_dropout_add_backward(
         &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind): (usize, MegatronOp),
+        node: Node<'_>,
+        kind: MegatronOp,
         frame: &mut Frame,
         gradient: Storage,
     ) {
+        let Node { graph, op, index } = node;
         let MegatronOp::BiasDropoutAdd { dropout, fused } = kind else { unreachable!("called for residual sums") };
         let launched = if fused { Dispatch::Compiled } else { self.settings.backward };
         let value = &graph.values[op.outputs[0]];
@@ -125,7 +128,8 @@ impl Eager {
             false => self.sum_rows(rows, width, dtype),
         });
         self.accumulate(frame, op.inputs[0], branch.into());
-        let view = self.viewed.take() == Some(gradient);
+        let viewed = self.framework.megatron_mut().and_then(|megatron| megatron.viewed.take());
+        let view = viewed == Some(gradient);
         self.accumulate(frame, op.inputs[1], Gradient { storage: gradient, view });
         if let Some(bias) = bias {
             self.store_leaf(frame.params.index(op.params[0]), bias, dtype);
@@ -135,7 +139,7 @@ impl Eager {
     /// The sum over the rows of a matrix, as inductor generates it: parts in fp32, then their sum.
     pub(super) fn compiled_sum_rows(&mut self, rows: u64, columns: u64, dtype: DType) -> Storage {
         const NAME: &str = "triton_sum";
-        let parts = row_parts(rows, columns, self.settings.multiprocessors);
+        let parts = row_parts(rows, columns, self.settings.sms);
         let (read, written) = (rows * columns * dtype.bytes(), columns * dtype.bytes());
         if parts == 1 {
             let sum = self.temporary(written, NAME);

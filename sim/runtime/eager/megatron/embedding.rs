@@ -5,7 +5,7 @@
 //! else reduced and scattered under sequence parallelism. Where pipeline ranks share the table, the words' sum is given.
 
 use super::super::embedding::EMBEDDING_UNSORTED;
-use super::super::frame::Results;
+use super::super::frame::{Node, Results};
 use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op, Param};
 use crate::program::{Collective, DType, Dispatch, MemoryKind};
@@ -13,15 +13,19 @@ use crate::program::{Collective, DType, Dispatch, MemoryKind};
 /// Bytes of an index.
 const INDEX: u64 = 8;
 
+/// What an embedding does besides looking words up ([`MegatronOp::Embed`](crate::model::megatron::MegatronOp::Embed)).
+#[derive(Clone, Copy)]
+pub(super) struct Embed {
+    /// Positions are looked up in a table of their own, and added.
+    pub(super) learned: bool,
+    pub(super) dropout: bool,
+    /// The words' rows are given, summed over the pipeline ranks that share the table.
+    pub(super) summed: bool,
+}
+
 impl Eager {
-    pub(super) fn embed(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (learned, dropout, summed): (bool, bool, bool),
-        frame: &mut Frame,
-        results: Results,
-    ) {
+    pub(super) fn embed(&mut self, graph: &Graph, op: &Op, embed: Embed, frame: &mut Frame, results: Results) {
+        let Embed { learned, dropout, summed } = embed;
         let (d, dispatch) = (graph.dims, self.settings.forward);
         let value = &graph.values[op.outputs[0]];
         let whole = d.tokens() * d.d * value.dtype.bytes();
@@ -111,14 +115,9 @@ impl Eager {
         copy
     }
 
-    pub(super) fn embed_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, learned, dropout, summed): (usize, bool, bool, bool),
-        frame: &mut Frame,
-        mut gradient: Storage,
-    ) {
+    pub(super) fn embed_backward(&mut self, node: Node<'_>, embed: Embed, frame: &mut Frame, mut gradient: Storage) {
+        let Node { graph, op, index } = node;
+        let Embed { learned, dropout, summed } = embed;
         let (d, dispatch) = (graph.dims, self.settings.backward);
         let value = &graph.values[op.outputs[0]];
         let whole = d.tokens() * d.d * value.dtype.bytes();

@@ -4,7 +4,8 @@
 //! What is gathered is a tensor of its own, given back as soon as the matmul has read it. Matmuls share one workspace for
 //! good. The function's frame holds the gradient of all parts of the input until it returns.
 
-use super::super::frame::Results;
+use super::super::frame::{Node, Results};
+use super::super::shape::MatmulShape;
 use super::super::storage::Gradient;
 use super::super::{Eager, Frame, Storage};
 use super::left::Left;
@@ -17,7 +18,7 @@ impl Eager {
     /// A matmul of Transformer Engine's: its workspace is taken for good.
     pub(super) fn engine_matmul(
         &mut self,
-        (m, n, k): (u64, u64, u64),
+        MatmulShape { m, n, k }: MatmulShape,
         dtype: DType,
         layout: MatmulLayout,
         dispatch: Dispatch,
@@ -68,14 +69,8 @@ impl Eager {
         self.keep(frame, results, &saved);
     }
 
-    pub(super) fn engine_norm_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        index: usize,
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn engine_norm_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let value = &graph.values[op.inputs[0]];
         let rows = value.elements / graph.params[op.params[0]].rows;
         // A view of a wider gradient is copied side by side first.
@@ -109,7 +104,7 @@ impl Eager {
     ) {
         let MegatronOp::NormLinear { norms, fp8, .. } = kind else { unreachable!("called for norms before linears") };
         if let Some(fp8) = fp8 {
-            return self.fp8_norm_linear(graph, op, (kind, fp8), frame, results);
+            return self.fp8_norm_linear(graph, op, kind, fp8, frame, results);
         }
         let sizes = Sizes::of(graph, op, kind).in_pass(results);
         let value = &graph.values[op.inputs[0]];
@@ -119,7 +114,7 @@ impl Eager {
         let out = self.storage(sizes.made(), "te.generic_gemm");
         let product = sizes.forward(self.settings.forward);
         if sizes.overlap {
-            self.gather_beside(product, (sizes.read(), sizes.dtype));
+            self.gather_overlapped(product, sizes.whole_input());
         } else {
             self.engine_product(product);
         }
@@ -134,34 +129,34 @@ impl Eager {
 
     pub(super) fn norm_linear_backward(
         &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind): (usize, MegatronOp),
+        node: Node<'_>,
+        kind: MegatronOp,
         frame: &mut Frame,
         gradient: Storage,
     ) {
+        let Node { graph, op, index } = node;
         let MegatronOp::NormLinear { norms, bias, fp8, .. } = kind else {
             unreachable!("called for norms before linears")
         };
         if let Some(fp8) = fp8 {
-            return self.fp8_norm_linear_backward(graph, op, (index, kind, fp8), frame, gradient);
+            return self.fp8_norm_linear_backward(node, kind, fp8, frame, gradient);
         }
         let sizes = Sizes::of(graph, op, kind);
         let (dtype, dispatch) = (sizes.dtype, self.settings.backward);
         let gathered =
             (sizes.sequence && !sizes.overlap).then(|| self.temporary(sizes.read(), "all_gather_into_tensor"));
         if sizes.sequence {
-            self.begin_beside(sizes, Collective::AllGather, (sizes.read(), dtype));
+            self.begin_overlapped(sizes, Collective::AllGather, sizes.whole_input());
         }
         // Under overlap the gradient of all parts is in a buffer of the exchange.
         let whole = (!sizes.overlap).then(|| self.temporary(sizes.read(), "te.generic_gemm"));
-        self.product_beside(sizes, sizes.data_gradient(dispatch));
+        self.product_overlapped(sizes, sizes.data_gradient(dispatch));
         let value = &graph.values[op.inputs[0]];
         let mut part = None;
         if sizes.sequence {
-            self.end_beside(sizes);
+            self.end_overlapped(sizes);
             part = (!sizes.overlap).then(|| self.temporary(value.bytes(), "reduce_scatter_tensor"));
-            self.begin_beside(sizes, Collective::ReduceScatter, (sizes.read(), dtype));
+            self.begin_overlapped(sizes, Collective::ReduceScatter, sizes.whole_input());
         }
         if sizes.splits && !sizes.sequence {
             self.begin_exchange(Collective::AllReduce, sizes.read(), dtype);
@@ -175,7 +170,7 @@ impl Eager {
             self.release(gathered);
         }
         if sizes.splits {
-            self.end_beside(sizes);
+            self.end_overlapped(sizes);
         }
         let part = part.or_else(|| self.clone_out(sizes, value.bytes()));
         let (result, made) = self.norm_gradients(value, graph.dims.local_tokens(), norms);
@@ -201,13 +196,13 @@ impl Eager {
         read: &[Storage],
     ) -> Option<Storage> {
         let fused = self.fuses_accumulation();
-        let shape = (sizes.outputs, sizes.inputs, sizes.tokens);
+        let shape = MatmulShape { m: sizes.outputs, n: sizes.inputs, k: sizes.tokens };
         if fused && self.leaves(Left::Linear(shape, sizes.multiplied()), read) {
             return None;
         }
         let made = (!fused).then(|| self.temporary(sizes.weight(), "te.generic_gemm"));
         let product = Product { shape, dtype: sizes.multiplied(), layout: self.weight_layout(), dispatch };
-        self.product_beside(sizes, product);
+        self.product_overlapped(sizes, product);
         made
     }
 
@@ -222,7 +217,7 @@ impl Eager {
     pub(super) fn row_linear(&mut self, graph: &Graph, op: &Op, kind: MegatronOp, frame: &mut Frame, results: Results) {
         let sizes = Sizes::of(graph, op, kind);
         if let Some(fp8) = sizes.fp8 {
-            return self.fp8_row_linear(graph, op, (sizes, fp8), frame, results);
+            return self.fp8_row_linear(graph, op, sizes, fp8, frame, results);
         }
         let out = self.row_product(sizes, graph.values[op.outputs[0]].bytes());
         frame.slots[op.outputs[0]] = Some(out);
@@ -235,9 +230,9 @@ impl Eager {
         let product = sizes.forward(self.settings.forward);
         if let Some(scatter) = sizes.scatter {
             let part = self.storage(bytes, "te.generic_gemm");
-            let made = (sizes.made(), sizes.dtype);
+            let made = sizes.whole_product();
             match scatter {
-                Scatter::Pipeline(processors) => self.scatter_in_pipeline(product, made, processors),
+                Scatter::Pipeline(sms) => self.scatter_in_pipeline(product, made, sms),
                 Scatter::Ring => self.scatter_in_ring(product, made),
             }
             return part;
@@ -263,15 +258,15 @@ impl Eager {
 
     pub(super) fn row_linear_backward(
         &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind): (usize, MegatronOp),
+        node: Node<'_>,
+        kind: MegatronOp,
         frame: &mut Frame,
         gradient: Storage,
     ) {
+        let Node { graph, op, index } = node;
         let sizes = Sizes::of(graph, op, kind);
         if let Some(fp8) = sizes.fp8 {
-            return self.fp8_row_linear_backward(op, (index, sizes, fp8), frame, gradient);
+            return self.fp8_row_linear_backward(node, sizes, fp8, frame, gradient);
         }
         let (dtype, dispatch) = (sizes.dtype, self.settings.backward);
         let gathered = (sizes.sequence && !sizes.overlap).then(|| {
@@ -282,7 +277,7 @@ impl Eager {
         let result = self.temporary(sizes.read(), "te.generic_gemm");
         let product = sizes.data_gradient(dispatch);
         if sizes.overlap {
-            self.gather_beside(product, (sizes.made(), dtype));
+            self.gather_overlapped(product, sizes.whole_product());
         } else {
             self.engine_product(product);
         }

@@ -4,9 +4,9 @@
 //! Kept: queries, keys, values, the context, a number for each head and query, and the random state. Assumed: cuDNN's
 //! workspace is not counted. Where ranks share a sequence it is several such kernels (`context`).
 
-use super::super::frame::Results;
+use super::super::frame::{Node, Results};
 use super::super::{Eager, Frame, Storage};
-use super::context;
+use super::context::{self, Context};
 use crate::model::graph::{Graph, Op, OpKind};
 use crate::model::megatron::MegatronOp;
 use crate::program::{AttentionShape, Category, MemoryKind, Pass, Work};
@@ -45,10 +45,15 @@ impl Eager {
         [out, random, sums]
     }
 
+    /// The ranks that share a sequence, where some do.
+    fn context(&self) -> Option<Context> {
+        self.framework.megatron()?.context
+    }
+
     /// Queries, keys and values as the kernel reads them, with a reference each: parts of one product as they are where
     /// all three are that, else copied side by side (`get_qkv_layout`). Where ranks share a sequence each lies by itself.
     fn flash_inputs(&mut self, graph: &Graph, op: &Op, inputs: [Storage; 3]) -> [Storage; 3] {
-        let together = inputs[0] == inputs[1] && self.sequence.is_none();
+        let together = inputs[0] == inputs[1] && self.context().is_none();
         let mut at = 0;
         inputs.map(|storage| {
             let bytes = graph.values[op.inputs[at]].bytes();
@@ -64,7 +69,7 @@ impl Eager {
 
     /// The context, and what backward needs, in the order in which it lets go of it.
     fn flash_results(&mut self, graph: &Graph, op: &Op, inputs: [Storage; 3]) -> (Storage, Vec<Storage>) {
-        if let Some(context) = self.sequence {
+        if let Some(context) = self.context() {
             return (context::rules(context.way).forward)(self, graph, op, context, inputs);
         }
         let [out, random, sums] = self.flash_forward(graph, op);
@@ -73,18 +78,18 @@ impl Eager {
     }
 
     fn flash_input_gradients(&mut self, graph: &Graph, op: &Op, together: bool) -> [Storage; 3] {
-        match self.sequence {
+        match self.context() {
             Some(context) => (context::rules(context.way).gradients)(self, graph, op, context),
             None => self.flash_gradients(graph, op, together),
         }
     }
 
-    pub(super) fn flash_core(&mut self, graph: &Graph, op: &Op, again: bool, frame: &mut Frame, results: Results) {
+    pub(super) fn flash_core(&mut self, graph: &Graph, op: &Op, recompute: bool, frame: &mut Frame, results: Results) {
         let [query, key, value, mask] = [0, 1, 2, 3].map(|at| Self::value(frame, op.inputs[at]));
         let read = self.flash_inputs(graph, op, [query, key, value]);
         let (out, kept) = self.flash_results(graph, op, read);
         frame.slots[op.outputs[0]] = Some(out);
-        if results == Results::Save && !again {
+        if results == Results::Save && !recompute {
             for storage in read {
                 self.release(storage);
             }
@@ -99,13 +104,13 @@ impl Eager {
 
     pub(super) fn flash_core_backward(
         &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, again): (usize, bool),
+        node: Node<'_>,
+        recompute: bool,
         frame: &mut Frame,
         gradient: Storage,
     ) {
-        let results = if again {
+        let Node { graph, op, index } = node;
+        let results = if recompute {
             let [query, key, value, mask] = Self::saved_by(frame, index);
             let before = (self.program.set_pass(Pass::Recompute), self.category);
             self.category = Category::Recompute;

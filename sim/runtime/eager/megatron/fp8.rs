@@ -8,7 +8,8 @@
 mod alone;
 mod column;
 
-use super::super::frame::Results;
+use super::super::frame::{Node, Results};
+use super::super::shape::Exchanged;
 use super::super::{Eager, Frame, Storage};
 use super::products::{Sizes, statistics};
 use crate::model::graph::{Graph, Op};
@@ -145,8 +146,8 @@ impl Eager {
     }
 
     /// After the optimizer's step the fp8 copies of a weight are made anew, where the last ones lie.
-    pub(super) fn renew_weight(&mut self, (elements, dtype): (u64, DType), fp8: Fp8) {
-        if !self.fresh_weights {
+    pub(super) fn renew_weight(&mut self, elements: u64, dtype: DType, fp8: Fp8) {
+        if !self.framework.megatron().is_some_and(|megatron| megatron.fp8.fresh_weights) {
             return;
         }
         if fp8.parameters {
@@ -159,12 +160,12 @@ impl Eager {
     }
 
     /// What is gathered of a tensor of `bytes` in all: fp8, and its bytes with the scales of its blocks.
-    fn travels(bytes: u64, dtype: DType, recipe: Fp8Recipe) -> (DType, u64) {
-        (DType::Fp8, Wide::own(bytes, dtype).copy(recipe))
+    fn travels(bytes: u64, dtype: DType, recipe: Fp8Recipe) -> Exchanged {
+        Exchanged { bytes: Wide::own(bytes, dtype).copy(recipe), dtype: DType::Fp8 }
     }
 
     /// A gathered tensor that what follows waits for.
-    fn gathered_now(&mut self, (dtype, bytes): (DType, u64)) -> Storage {
+    fn gathered_now(&mut self, Exchanged { bytes, dtype }: Exchanged) -> Storage {
         let whole = self.of_pass(bytes, "all_gather_into_tensor");
         self.exchange_now(Collective::AllGather, bytes, dtype);
         whole
@@ -185,7 +186,8 @@ impl Eager {
         &mut self,
         graph: &Graph,
         op: &Op,
-        (kind, fp8): (MegatronOp, Fp8),
+        kind: MegatronOp,
+        fp8: Fp8,
         frame: &mut Frame,
         results: Results,
     ) {
@@ -213,13 +215,13 @@ impl Eager {
             self.release(wide);
             (numbers, made)
         };
-        self.renew_weight((sizes.inputs * sizes.outputs, sizes.dtype), fp8);
+        self.renew_weight(sizes.inputs * sizes.outputs, sizes.dtype, fp8);
         let travels = Self::travels(sizes.read(), sizes.dtype, recipe);
         let gathered = (sizes.sequence && !sizes.overlap).then(|| self.gathered_now(travels));
         let out = self.storage(sizes.made(), "te.generic_gemm");
         let product = sizes.forward(self.settings.forward);
         if sizes.overlap {
-            self.gather_beside(product, (travels.1, travels.0));
+            self.gather_overlapped(product, travels);
         } else {
             self.engine_product(product);
         }
@@ -236,7 +238,7 @@ impl Eager {
     }
 
     /// The gradient of a bias, summed as the gradient of the result is cast and transposed.
-    fn bias_beside_cast(&mut self, (tokens, outputs): (u64, u64), dtype: DType) -> Storage {
+    fn bias_with_cast(&mut self, tokens: u64, outputs: u64, dtype: DType) -> Storage {
         const NAME: &str = "te.reduce_dbias";
         let written = outputs * dtype.bytes();
         let made = self.temporary(written, NAME);
@@ -247,41 +249,43 @@ impl Eager {
 
     pub(super) fn fp8_norm_linear_backward(
         &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind, fp8): (usize, MegatronOp, Fp8),
+        node: Node<'_>,
+        kind: MegatronOp,
+        fp8: Fp8,
         frame: &mut Frame,
         gradient: Storage,
     ) {
+        let Node { graph, op, index } = node;
         let MegatronOp::NormLinear { norms, bias, .. } = kind else { unreachable!("called for norms before linears") };
         let (sizes, recipe) = (Sizes::of(graph, op, kind), fp8.recipe);
         let (dtype, dispatch) = (sizes.dtype, self.settings.backward);
         let mut held = self.quantised(Wide::own(sizes.made(), dtype), Copies::Both, recipe);
         let sum = (bias == Bias::Added).then(|| match recipe {
-            Fp8Recipe::Delayed => self.bias_beside_cast((sizes.tokens, sizes.outputs), sizes.dtype),
+            Fp8Recipe::Delayed => self.bias_with_cast(sizes.tokens, sizes.outputs, sizes.dtype),
             _ => self.sum_rows(sizes.tokens, sizes.outputs, dtype),
         });
         let travels = Self::travels(sizes.read(), dtype, recipe);
-        let gathered = (sizes.sequence && !sizes.overlap).then(|| self.temporary(travels.1, "all_gather_into_tensor"));
+        let gathered =
+            (sizes.sequence && !sizes.overlap).then(|| self.temporary(travels.bytes, "all_gather_into_tensor"));
         if sizes.sequence {
-            self.begin_beside(sizes, Collective::AllGather, (travels.1, travels.0));
+            self.begin_overlapped(sizes, Collective::AllGather, travels);
         }
         let whole = (!sizes.overlap).then(|| self.temporary(sizes.read(), "te.generic_gemm"));
-        self.product_beside(sizes, sizes.data_gradient(dispatch));
+        self.product_overlapped(sizes, sizes.data_gradient(dispatch));
         let value = &graph.values[op.inputs[0]];
         let mut part = None;
         if sizes.sequence {
-            self.end_beside(sizes);
+            self.end_overlapped(sizes);
             match gathered {
                 // In bulk what is scattered is given to the next matmul's call.
                 None => {
-                    held.push(self.transposed(travels.1));
-                    self.begin_beside(sizes, Collective::ReduceScatter, (sizes.read(), dtype));
+                    held.push(self.transposed(travels.bytes));
+                    self.begin_overlapped(sizes, Collective::ReduceScatter, sizes.whole_input());
                 }
                 Some(gathered) => {
                     part = Some(self.temporary(value.bytes(), "reduce_scatter_tensor"));
-                    self.begin_beside(sizes, Collective::ReduceScatter, (sizes.read(), dtype));
-                    held.extend(self.turn_gathered(gathered, travels.1, recipe));
+                    self.begin_overlapped(sizes, Collective::ReduceScatter, sizes.whole_input());
+                    held.extend(self.turn_gathered(gathered, travels.bytes, recipe));
                 }
             }
         } else if sizes.splits {
@@ -295,7 +299,7 @@ impl Eager {
             self.release(storage);
         }
         if sizes.splits {
-            self.end_beside(sizes);
+            self.end_overlapped(sizes);
         }
         let part = part.or_else(|| self.clone_out(sizes, value.bytes()));
         let (result, made) = self.norm_gradients(value, graph.dims.local_tokens(), norms);
@@ -316,20 +320,21 @@ impl Eager {
         &mut self,
         graph: &Graph,
         op: &Op,
-        (sizes, fp8): (Sizes, Fp8),
+        sizes: Sizes,
+        fp8: Fp8,
         frame: &mut Frame,
         results: Results,
     ) {
         let copies = if results == Results::Save && !fp8.original { Copies::Both } else { Copies::Rows };
         let input = self.quantised(Wide::own(sizes.read(), sizes.dtype), copies, fp8.recipe);
-        self.renew_weight((sizes.inputs * sizes.outputs, sizes.dtype), fp8);
+        self.renew_weight(sizes.inputs * sizes.outputs, sizes.dtype, fp8);
         let out = self.row_product(sizes, graph.values[op.outputs[0]].bytes());
         frame.slots[op.outputs[0]] = Some(out);
-        self.keep_input(op, fp8, (frame, results), input);
+        self.keep_input(op, fp8, frame, results, input);
     }
 
     /// Keeps the last of the copies of a linear's input, or the input itself.
-    fn keep_input(&mut self, op: &Op, fp8: Fp8, (frame, results): (&mut Frame, Results), mut copies: Vec<Storage>) {
+    fn keep_input(&mut self, op: &Op, fp8: Fp8, frame: &mut Frame, results: Results, mut copies: Vec<Storage>) {
         let kept = if fp8.original { Some(self.retain(Self::value(frame, op.inputs[0]))) } else { copies.pop() };
         copies.into_iter().for_each(|storage| self.release(storage));
         self.keep(frame, results, kept.as_slice());
@@ -350,11 +355,13 @@ impl Eager {
 
     pub(super) fn fp8_row_linear_backward(
         &mut self,
-        op: &Op,
-        (index, sizes, fp8): (usize, Sizes, Fp8),
+        node: Node<'_>,
+        sizes: Sizes,
+        fp8: Fp8,
         frame: &mut Frame,
         gradient: Storage,
     ) {
+        let Node { op, index, .. } = node;
         let (recipe, dispatch) = (fp8.recipe, self.settings.backward);
         let whole = Wide::own(sizes.made(), sizes.dtype);
         let travels = Self::travels(sizes.made(), sizes.dtype, recipe);
@@ -367,10 +374,10 @@ impl Eager {
             let part = Wide { parts: true, ..Wide::own(self.bytes(gradient), sizes.dtype) };
             let part = self.quantised(part, copies, recipe);
             if !sizes.overlap {
-                held.extend((0..ways).map(|_| self.of_pass(travels.1, "all_gather_into_tensor")));
-                self.exchange_now(Collective::AllGather, ways * travels.1, travels.0);
+                held.extend((0..ways).map(|_| self.of_pass(travels.bytes, "all_gather_into_tensor")));
+                self.exchange_now(Collective::AllGather, ways * travels.bytes, travels.dtype);
                 let gathered = held.pop().expect("one way at least");
-                held.extend(self.turn_gathered(gathered, travels.1, recipe));
+                held.extend(self.turn_gathered(gathered, travels.bytes, recipe));
             }
             part.into_iter().for_each(|storage| self.release(storage));
         }
@@ -380,8 +387,8 @@ impl Eager {
         let result = self.temporary(sizes.read(), "te.generic_gemm");
         let product = sizes.data_gradient(dispatch);
         if sizes.overlap {
-            self.gather_beside(product, (travels.1, travels.0));
-            held.push(self.transposed(travels.1));
+            self.gather_overlapped(product, travels);
+            held.push(self.transposed(travels.bytes));
         } else {
             self.engine_product(product);
         }
@@ -394,11 +401,17 @@ impl Eager {
         self.store_engine_weight(frame.params.index(op.params[0]), weight, sizes);
     }
 
+    /// Whether the backward at hand is of a second run by Transformer Engine's checkpoint.
+    pub(in crate::runtime::eager) fn second_run(&self) -> bool {
+        self.framework.megatron().is_some_and(|megatron| megatron.fp8.second_run)
+    }
+
     /// Under delayed scaling, at the end of a chunk's forward, and of its backward: the maxima of all linears of the rank
     /// are gathered in one tensor, reduced over ranks, and become scales in one kernel
     /// (`quantization.py`, `reduce_and_update_fp8_tensors`).
     pub fn reduce_maxima(&mut self) {
-        let Some(Maxima { over, products }) = self.maxima else { return };
+        let maxima = self.framework.megatron().and_then(|megatron| megatron.fp8.maxima);
+        let Some(Maxima { over, products }) = maxima else { return };
         let backward = self.in_backward();
         let numbers = products * SCALED[usize::from(backward)];
         let (bytes, dispatch) = (numbers * DType::Fp32.bytes(), self.dispatch_of_pass());

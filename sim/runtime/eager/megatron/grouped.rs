@@ -3,7 +3,7 @@
 
 mod fp8;
 
-use super::super::frame::Results;
+use super::super::frame::{Node, Results};
 use super::super::{Eager, Frame, Storage};
 use super::expert_sizes::Sizes;
 use super::left::Left;
@@ -43,7 +43,7 @@ impl Eager {
     ) {
         let sizes = Sizes::of(graph, op, kind);
         if let Some(fp8) = sizes.fp8 {
-            return self.fp8_grouped_linear(op, (&sizes, fp8), frame, results);
+            return self.fp8_grouped_linear(op, &sizes, fp8, frame, results);
         }
         let out = self.storage(sizes.rows * sizes.outputs * sizes.dtype.bytes(), "te.general_grouped_gemm");
         self.grouped_matmul(&sizes, MatmulLayout::Forward, self.settings.forward);
@@ -54,15 +54,15 @@ impl Eager {
 
     pub(super) fn grouped_linear_backward(
         &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind): (usize, RoutedOp),
+        node: Node<'_>,
+        kind: RoutedOp,
         frame: &mut Frame,
         gradient: Storage,
     ) {
+        let Node { graph, op, index } = node;
         let sizes = Sizes::of(graph, op, kind);
         if let Some(fp8) = sizes.fp8 {
-            return self.fp8_grouped_linear_backward(op, (index, &sizes, fp8), frame, gradient);
+            return self.fp8_grouped_linear_backward(node, &sizes, fp8, frame, gradient);
         }
         let dispatch = self.settings.backward;
         let result = self.temporary(sizes.rows * sizes.inputs * sizes.dtype.bytes(), "te.general_grouped_gemm");
@@ -120,14 +120,8 @@ impl Eager {
         self.keep(frame, results, &saved);
     }
 
-    pub(super) fn add_biases_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        index: usize,
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn add_biases_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let (value, weights) = (&graph.values[op.inputs[0]], &graph.values[op.inputs[1]]);
         let experts = op.params.len() as u64;
         let (each, width) = (value.bytes() / experts, graph.params[op.params[0]].elements() * value.dtype.bytes());
@@ -160,14 +154,8 @@ impl Eager {
         self.keep(frame, results, &saved);
     }
 
-    pub(super) fn weigh_rows_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        index: usize,
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn weigh_rows_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         const NAME: &str = "triton_weighted_swiglu_backward";
         let [bytes, weights] = [0, 1].map(|at| graph.values[op.inputs[at]].bytes());
         let out = graph.values[op.outputs[0]].bytes();

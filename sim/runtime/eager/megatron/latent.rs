@@ -1,7 +1,7 @@
 //! Latent attention between its projections (`core/transformer/multi_latent_attention.py`, `rope_utils.py`,
 //! `core/fusions/fused_mla_yarn_rope_apply.py`, 0.16.1).
 
-use super::super::frame::Results;
+use super::super::frame::{Node, Results};
 use super::super::storage::Gradient;
 use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
@@ -71,14 +71,8 @@ impl Eager {
         (out, angles)
     }
 
-    pub(super) fn latent_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind): (usize, LatentOp),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn latent_backward(&mut self, node: Node<'_>, kind: LatentOp, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let (input, out) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
         let (bytes, read) = (input.bytes(), out.bytes());
         let result = match kind {

@@ -1,6 +1,7 @@
 //! Weight gradients yet to be made: what they are made by, and of what.
 
 use super::super::Storage;
+use super::super::shape::MatmulShape;
 use super::expert_sizes::Sizes;
 use crate::program::DType;
 
@@ -8,7 +9,7 @@ use crate::program::DType;
 #[derive(Clone, Copy, Debug)]
 pub(in crate::runtime::eager) enum Left {
     /// One matmul of a shape.
-    Linear((u64, u64, u64), DType),
+    Linear(MatmulShape, DType),
     /// Those of a rank's experts.
     Grouped(Sizes),
 }

@@ -1,11 +1,13 @@
 //! `LinearWithGradAccumulationAndAsyncCommunication` (`megatron/core/tensor_parallel/layers.py`): a linear that
-//! exchanges its input and its input's gradient with the tensor-parallel ranks, beside the other matmul where it can.
+//! exchanges its input and its input's gradient with the tensor-parallel ranks, overlapped with the other matmul where it can.
 //!
 //! Under sequence parallelism the parts of the input are gathered into a buffer that all linears share (`"mpu"` of
 //! `GlobalMemoryBuffer`); only the rank's own part is saved, and gathered once more in backward.
 
-use super::super::frame::Results;
+use super::super::frame::{Node, Results};
+use super::super::framework::WeightGradients;
 use super::super::main_gradients::WeightWork;
+use super::super::shape::MatmulShape;
 use super::super::storage::Gradient;
 use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
@@ -54,7 +56,7 @@ impl Eager {
         }
         let bytes = graph.values[op.outputs[0]].bytes();
         let mut out = self.storage(bytes, "aten.mm");
-        let shape = (linear.tokens, linear.outputs, linear.inputs);
+        let shape = MatmulShape { m: linear.tokens, n: linear.outputs, k: linear.inputs };
         self.matmul("aten.mm", shape, linear.dtype, MatmulLayout::Forward, dispatch);
         if linear.bias == Bias::Added {
             let sum = self.made("aten.add", bytes, bytes, dispatch);
@@ -68,20 +70,20 @@ impl Eager {
 
     pub(super) fn parallel_linear_backward(
         &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind): (usize, MegatronOp),
+        node: Node<'_>,
+        kind: MegatronOp,
         frame: &mut Frame,
         gradient: Storage,
     ) {
+        let Node { graph, op, index } = node;
         let linear = Linear::of(graph, op, kind);
         let (dispatch, dtype) = (self.settings.backward, linear.dtype);
-        let later = self.deferred.is_some();
+        let later = self.defers();
         if linear.reads == Reads::Gathered && !later {
             self.begin_exchange(Collective::AllGather, linear.whole(), dtype);
         }
         let whole = self.temporary(linear.whole(), "aten.mm");
-        let shape = (linear.tokens, linear.inputs, linear.outputs);
+        let shape = MatmulShape { m: linear.tokens, n: linear.inputs, k: linear.outputs };
         self.matmul("aten.mm", shape, dtype, MatmulLayout::DataGradient, dispatch);
         let mut part = None;
         match linear.reads {
@@ -95,11 +97,11 @@ impl Eager {
                 self.begin_exchange(Collective::ReduceScatter, linear.whole(), dtype);
             }
         }
-        // What runs beside the weight's gradient is waited for at once where that comes later.
+        // What would overlap with the weight's gradient is waited for at once where that comes later.
         if later && linear.reads != Reads::Own {
             self.end_exchange();
         }
-        let made = (linear.outputs, linear.inputs, linear.tokens);
+        let made = MatmulShape { m: linear.outputs, n: linear.inputs, k: linear.tokens };
         let weight = if later { None } else { self.made_weight_gradient(made, dtype) };
         let bias = match linear.bias {
             Bias::Apart => None,
@@ -136,30 +138,40 @@ impl Eager {
 
     /// The gradient of a weight of so many outputs and inputs, from so many tokens; none where the matmul adds it to the
     /// main gradients.
-    pub(super) fn made_weight_gradient(&mut self, shape: (u64, u64, u64), dtype: DType) -> Option<Storage> {
+    pub(super) fn made_weight_gradient(&mut self, shape: MatmulShape, dtype: DType) -> Option<Storage> {
         let dispatch = self.settings.backward;
         if self.fuses_accumulation() {
             self.accumulating_matmul(shape, dtype, dispatch);
             return None;
         }
-        let made = self.temporary(shape.0 * shape.1 * dtype.bytes(), "aten.mm");
+        let made = self.temporary(shape.m * shape.n * dtype.bytes(), "aten.mm");
         self.matmul("aten.mm", shape, dtype, MatmulLayout::WeightGradient, dispatch);
         Some(made)
     }
 
     /// The extension's matmul, which takes no workspace from PyTorch's allocator.
-    fn accumulating_matmul(&mut self, (m, n, k): (u64, u64, u64), dtype: DType, dispatch: Dispatch) {
+    fn accumulating_matmul(&mut self, MatmulShape { m, n, k }: MatmulShape, dtype: DType, dispatch: Dispatch) {
         let work = Work::Matmul { m, n, k, dtype, layout: self.weight_layout() };
         self.launch("wgrad_gemm_accum_fp32", work, dispatch);
+    }
+
+    /// Whether a backward in halves leaves weight gradients for later.
+    fn defers(&self) -> bool {
+        let weights = self.framework.megatron().map(|megatron| &megatron.weights);
+        matches!(weights, Some(WeightGradients::Deferred(_)))
     }
 
     /// Leaves the weight's gradient for later, and holds what it needs.
     fn defer(&mut self, linear: &Linear, param: usize, held: [Storage; 2]) {
         let held = held.map(|storage| self.retain(storage));
-        let shape = (linear.outputs, linear.inputs, linear.tokens);
+        let shape = MatmulShape { m: linear.outputs, n: linear.inputs, k: linear.tokens };
         let gathers = linear.reads == Reads::Gathered;
         let work = WeightWork { param, shape, dtype: linear.dtype, gathers, held };
-        self.deferred.get_or_insert_default().push(work);
+        if let Some(WeightGradients::Deferred(list)) =
+            self.framework.megatron_mut().map(|megatron| &mut megatron.weights)
+        {
+            list.push(work);
+        }
     }
 
     /// Makes the weight gradients that a backward has left, in the order in which it met them, each added to the main
@@ -168,7 +180,7 @@ impl Eager {
         let dispatch = self.settings.backward;
         for WeightWork { param, shape, dtype, gathers, held } in list {
             if gathers {
-                let (_, inputs, tokens) = shape;
+                let MatmulShape { n: inputs, k: tokens, .. } = shape;
                 self.exchange_now(Collective::AllGather, tokens * inputs * dtype.bytes(), dtype);
             }
             self.accumulating_matmul(shape, dtype, dispatch);
@@ -187,7 +199,7 @@ impl Eager {
                 self.pointwise("aten.zero_", MemoryKind::Copy, 0, bytes, self.settings.backward);
             }
             let zeros = self.borrowed();
-            self.counted[zeros.0 as usize].bytes = bytes;
+            self.storages.counted[zeros.0 as usize].bytes = bytes;
             self.store_view(param, zeros, dtype);
         } else {
             self.gradient_arrived(param);

@@ -4,7 +4,7 @@
 
 mod engine;
 
-use super::super::frame::Results;
+use super::super::frame::{Node, Results};
 use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Category, Collective, DType, Dispatch, MemoryKind};
@@ -64,14 +64,8 @@ impl Eager {
         self.keep(frame, results, &[exp, elsewhere, rows]);
     }
 
-    pub(super) fn vocabulary_loss_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        index: usize,
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn vocabulary_loss_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let (logits, tokens, dispatch) = (&graph.values[op.inputs[0]], graph.dims.tokens(), self.settings.backward);
         let wide = logits.elements * DType::Fp32.bytes();
         let before = std::mem::replace(&mut self.category, Category::BackwardTemporary);
@@ -130,14 +124,8 @@ impl Eager {
         self.keep(frame, results, &[exp, elsewhere, rows]);
     }
 
-    pub(super) fn fused_vocabulary_loss_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        index: usize,
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn fused_vocabulary_loss_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         const NAME: &str = "triton_cross_entropy_backward";
         let logits = &graph.values[op.inputs[0]];
         let wide = logits.elements * DType::Fp32.bytes();
@@ -178,14 +166,8 @@ impl Eager {
         self.keep(frame, results, &[divisor, mask]);
     }
 
-    pub(super) fn masked_mean_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        index: usize,
-        frame: &mut Frame,
-        mut gradient: Storage,
-    ) {
+    pub(super) fn masked_mean_backward(&mut self, node: Node<'_>, frame: &mut Frame, mut gradient: Storage) {
+        let Node { graph, op, index } = node;
         let before = std::mem::replace(&mut self.category, Category::BackwardTemporary);
         // The loss scale, the number of micro-batches, the number of tokens, and the sum.
         for name in ["aten.mul", "aten.div", "aten.div", "aten.div"] {

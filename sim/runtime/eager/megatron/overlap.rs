@@ -1,4 +1,4 @@
-//! Exchanges of tensor-parallel ranks beside matmuls (`--tp-comm-overlap`): Transformer Engine's user buffers
+//! Exchanges of tensor-parallel ranks overlapped with matmuls (`--tp-comm-overlap`): Transformer Engine's user buffers
 //! (`common/comm_gemm_overlap/comm_gemm_overlap.cpp`, `userbuffers/userbuffers.cu`, `pytorch/module/base.py`, 2.9), as
 //! `initialize_ub` sets them up where nobody says otherwise:
 //!
@@ -12,22 +12,23 @@
 //! All of a matmul's parts are launched in C++ by one call from Python. In a ring a copy engine writes each part into the next
 //! rank's buffer, and a kernel of one thread says that it is there; parts are multiplied on three streams in turn. A ring that
 //! scatters sends each part to the rank it is for, which adds all up at the end. In a
-//! pipeline and in bulk a kernel of few processors exchanges. What is gathered is copied into the buffer first; what bulk has
+//! pipeline and in bulk a kernel of few SMs exchanges. What is gathered is copied into the buffer first; what bulk has
 //! scattered is cloned out of it. Without autograd nothing is gathered in a ring.
 //!
-//! Matmuls of a pipeline leave 16 processors, or as many as are configured, to the kernels that exchange beside them (`num_sm`,
+//! Matmuls of a pipeline leave 16 SMs, or as many as are configured, to the kernels that exchange meanwhile (`num_sm`,
 //! `set_sm_margin`), and those in bulk do; in bulk they may be configured not to, as in NeMo: then they are slowed while the
-//! exchange runs. What else frameworks configure (processors of bulk exchanges and rings, aggregated rings, parts scattered in
+//! exchange runs. What else frameworks configure (SMs of bulk exchanges and rings, aggregated rings, parts scattered in
 //! fp8) is not told apart.
 //!
-//! Assumed: a ring's copies take the bandwidth from one chip to another, and nothing of a matmul beside them; kernels that
-//! exchange take what NCCL's take, and slow nothing on other processors; a further part costs the host a launch (cuBLASLt's choice of a kernel is not told apart); barriers take nothing.
-//! Parts of a pipeline fill the processors, so they run one after the other, though their streams are three.
+//! Assumed: a ring's copies take the bandwidth from one chip to another, and nothing of a matmul that they overlap with; kernels that
+//! exchange take what NCCL's take, and slow nothing on other SMs; a further part costs the host a launch (cuBLASLt's choice of a kernel is not told apart); barriers take nothing.
+//! Parts of a pipeline fill the SMs, so they run one after the other, though their streams are three.
 
+use super::super::shape::Exchanged;
 use super::super::{BUFFER_STREAMS as STREAMS, UserBuffers};
 use super::super::{Eager, Storage};
 use super::products::{Product, Sizes};
-use crate::program::{Collective, Comm, DType, Direction, Dispatch, Kernel, MemoryKind, Transfer};
+use crate::program::{Collective, Comm, Direction, Dispatch, Kernel, MemoryKind, Transfer};
 use crate::units::Bytes;
 
 /// Parts of a pipeline (`num_splits`).
@@ -44,7 +45,7 @@ impl Eager {
         self.pointwise("ub.copy_into_buffer", MemoryKind::Copy, part, part, Dispatch::Extra);
     }
 
-    /// What the exchange beside a weight's gradient has left in the buffer, cloned; none where it left it elsewhere.
+    /// What the exchange during a weight's gradient has left in the buffer, cloned; none where it left it elsewhere.
     pub(super) fn clone_out(&mut self, sizes: Sizes, bytes: u64) -> Option<Storage> {
         sizes.overlap.then(|| {
             let part = self.temporary(bytes, "aten.clone");
@@ -53,9 +54,14 @@ impl Eager {
         })
     }
 
+    /// The tensor-parallel ranks' user buffers, where they have some.
+    fn buffers(&self) -> Option<UserBuffers> {
+        self.framework.megatron()?.buffers
+    }
+
     /// A matmul of rows that arrive while it runs, `bytes` in all (`split_overlap_ag`).
-    pub(super) fn gather_beside(&mut self, product: Product, (bytes, dtype): (u64, DType)) {
-        let Some(UserBuffers { group, ranks, compute, exchange, .. }) = self.buffers else { return };
+    pub(super) fn gather_overlapped(&mut self, product: Product, Exchanged { bytes, dtype }: Exchanged) {
+        let Some(UserBuffers { group, ranks, compute, exchange, .. }) = self.buffers() else { return };
         let parts = u64::from(ranks);
         let lanes = &compute[..STREAMS.min(ranks as usize)];
         let part = bytes / parts;
@@ -85,9 +91,9 @@ impl Eager {
     }
 
     /// A matmul whose product, `bytes` in all, is reduced and scattered while it runs (`CommOverlapBase::split_overlap_rs`).
-    pub(super) fn scatter_in_pipeline(&mut self, product: Product, (bytes, dtype): (u64, DType), processors: u8) {
-        let Some(UserBuffers { group, slowing, compute: [lane, ..], exchange, .. }) = self.buffers else { return };
-        let (name, group) = match processors {
+    pub(super) fn scatter_in_pipeline(&mut self, product: Product, Exchanged { bytes, dtype }: Exchanged, sms: u8) {
+        let Some(UserBuffers { group, slowing, compute: [lane, ..], exchange, .. }) = self.buffers() else { return };
+        let (name, group) = match sms {
             0 => ("te.generic_gemm", slowing),
             leaves => (Kernel::beside(leaves), group),
         };
@@ -107,8 +113,8 @@ impl Eager {
     }
 
     /// The same with a part for each rank (`CommOverlapP2PBase::split_overlap_rs`): the rank's own comes last.
-    pub(super) fn scatter_in_ring(&mut self, product: Product, (bytes, dtype): (u64, DType)) {
-        let Some(UserBuffers { group, ranks, compute, exchange, .. }) = self.buffers else { return };
+    pub(super) fn scatter_in_ring(&mut self, product: Product, Exchanged { bytes, dtype }: Exchanged) {
+        let Some(UserBuffers { group, ranks, compute, exchange, .. }) = self.buffers() else { return };
         let lanes = &compute[..STREAMS.min(ranks as usize)];
         let part = bytes / u64::from(ranks);
         let start = self.program.record(self.stream);
@@ -135,9 +141,9 @@ impl Eager {
         self.pointwise("ub.reduce_bf16", MemoryKind::Elementwise, bytes, part, Dispatch::Extra);
     }
 
-    /// Begins an exchange beside what comes next on the stream: in bulk (`bulk_overlap`), or by NCCL.
-    pub(super) fn begin_beside(&mut self, sizes: Sizes, kind: Collective, (bytes, dtype): (u64, DType)) {
-        let Some(buffers) = self.buffers.filter(|_| sizes.overlap) else {
+    /// Begins an exchange that overlaps with what comes next on the stream: in bulk (`bulk_overlap`), or by NCCL.
+    pub(super) fn begin_overlapped(&mut self, sizes: Sizes, kind: Collective, Exchanged { bytes, dtype }: Exchanged) {
+        let Some(buffers) = self.buffers().filter(|_| sizes.overlap) else {
             return self.begin_exchange(kind, bytes, dtype);
         };
         let UserBuffers { group, slowing, bulk_margin, ranks, exchange, .. } = buffers;
@@ -149,16 +155,16 @@ impl Eager {
         self.program.collective(exchange, Comm { kind, group, bytes: Bytes(bytes), dtype });
     }
 
-    /// A matmul beside an exchange in bulk, where there is one.
-    pub(super) fn product_beside(&mut self, sizes: Sizes, product: Product) {
-        let leaves = self.buffers.is_some_and(|buffers| sizes.overlap && buffers.bulk_margin);
+    /// A matmul that an exchange in bulk overlaps with, where there is one.
+    pub(super) fn product_overlapped(&mut self, sizes: Sizes, product: Product) {
+        let leaves = self.buffers().is_some_and(|buffers| sizes.overlap && buffers.bulk_margin);
         let name = if leaves { Kernel::BESIDE } else { "te.generic_gemm" };
         self.launch(name, product.part(1, 1), product.dispatch);
     }
 
     /// Waits for it.
-    pub(super) fn end_beside(&mut self, sizes: Sizes) {
-        let Some(buffers) = self.buffers.filter(|_| sizes.overlap) else { return self.end_exchange() };
+    pub(super) fn end_overlapped(&mut self, sizes: Sizes) {
+        let Some(buffers) = self.buffers().filter(|_| sizes.overlap) else { return self.end_exchange() };
         self.program.wait_stream(self.stream, buffers.exchange);
         // The matmul has a stream of its own, which waits for the start and is waited for.
         self.driver(3);

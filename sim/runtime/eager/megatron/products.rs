@@ -1,6 +1,8 @@
 //! What a linear of Transformer Engine's multiplies: its sizes, and its three products.
 
 use super::super::frame::Results;
+use super::super::shape::Exchanged;
+use super::super::shape::MatmulShape;
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::{Fp8, MegatronOp, Scatter};
 use crate::program::{DType, Dispatch, MatmulLayout, Work};
@@ -9,7 +11,7 @@ use crate::program::{DType, Dispatch, MatmulLayout, Work};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Product {
     /// Rows, columns, and what is summed over.
-    pub shape: (u64, u64, u64),
+    pub shape: MatmulShape,
     /// Type that is multiplied.
     pub dtype: DType,
     /// Which matmul of the linear.
@@ -21,7 +23,7 @@ pub(super) struct Product {
 impl Product {
     /// The work of one part.
     pub(super) fn part(self, rows: u64, columns: u64) -> Work {
-        let Product { shape: (m, n, k), dtype, layout, .. } = self;
+        let Product { shape: MatmulShape { m, n, k }, dtype, layout, .. } = self;
         Work::Matmul { m: m / rows, n: n / columns, k, dtype, layout }
     }
 
@@ -42,9 +44,9 @@ pub(super) struct Sizes {
     pub(super) sequence: bool,
     /// Whether there are several ranks.
     pub(super) splits: bool,
-    /// Whether what is exchanged runs beside matmuls, in buffers of its own.
+    /// Whether what is exchanged overlaps with matmuls, in buffers of its own.
     pub(super) overlap: bool,
-    /// How what is summed is scattered, if beside the matmul.
+    /// How what is summed is scattered, if overlapped with the matmul.
     pub(super) scatter: Option<Scatter>,
     pub(super) dtype: DType,
     pub(super) fp8: Option<Fp8>,
@@ -88,24 +90,34 @@ impl Sizes {
         self.tokens * self.outputs * self.dtype.bytes()
     }
 
-    /// As forward runs: without autograd nothing is gathered beside a matmul.
+    /// The input, exchanged as it is.
+    pub(super) fn whole_input(&self) -> Exchanged {
+        Exchanged { bytes: self.read(), dtype: self.dtype }
+    }
+
+    /// The product, exchanged as it is.
+    pub(super) fn whole_product(&self) -> Exchanged {
+        Exchanged { bytes: self.made(), dtype: self.dtype }
+    }
+
+    /// As forward runs: without autograd no gather overlaps with a matmul.
     pub(super) fn in_pass(self, results: Results) -> Sizes {
         Sizes { overlap: self.overlap && results == Results::Save, ..self }
     }
 
-    /// For a matmul that has no exchange beside it.
+    /// For a matmul that no exchange overlaps with.
     pub(super) fn alone(self) -> Sizes {
         Sizes { overlap: false, ..self }
     }
 
     /// The product, and the gradient of what was multiplied.
     pub(super) fn forward(&self, dispatch: Dispatch) -> Product {
-        let shape = (self.tokens, self.outputs, self.inputs);
+        let shape = MatmulShape { m: self.tokens, n: self.outputs, k: self.inputs };
         Product { shape, dtype: self.multiplied(), layout: MatmulLayout::Forward, dispatch }
     }
 
     pub(super) fn data_gradient(&self, dispatch: Dispatch) -> Product {
-        let shape = (self.tokens, self.inputs, self.outputs);
+        let shape = MatmulShape { m: self.tokens, n: self.inputs, k: self.outputs };
         Product { shape, dtype: self.multiplied(), layout: MatmulLayout::DataGradient, dispatch }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! Unfused, cosines and sines are made anew from the angles, `[S, 1, 1, R]` in fp32, at every use.
 
-use super::super::frame::Results;
+use super::super::frame::{Node, Results};
 use super::super::storage::Gradient;
 use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
@@ -74,14 +74,8 @@ impl Eager {
         self.keep(frame, results, &angles);
     }
 
-    pub(super) fn rotate_heads_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, fused): (usize, bool),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn rotate_heads_backward(&mut self, node: Node<'_>, fused: bool, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let bytes = graph.values[op.outputs[0]].bytes();
         if fused {
             let result = self.pointwise_gradient("fused_rope_backward", bytes, bytes);

@@ -5,11 +5,12 @@
 //! copied on a stream of their own and the host waits for them before the first exchange. Rows in their order are selected
 //! by a mask, whose size the host waits for, too; Transformer Engine's kernels take the size as given.
 
-use super::super::frame::Results;
+use super::super::frame::{Node, Results};
+use super::super::framework::Experts;
 use super::super::storage::Gradient;
 use super::super::{COMPUTE, Eager, ExpertRanks, Frame, Storage};
 use super::dispatch;
-use super::dispatcher::Dispatcher;
+use super::dispatcher::{Dispatcher, Selected};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::experts::{Routed, RoutedOp};
 use crate::program::{Collective, Comm, DType, Dispatch, GroupId, MemoryKind, StreamId, Work};
@@ -20,8 +21,31 @@ const INDEX: u64 = 8;
 const NUMBER: u64 = 4;
 
 impl Eager {
+    pub(super) fn ranks_of_experts(&self) -> Option<&ExpertRanks> {
+        self.framework.megatron()?.experts.as_ref().map(|experts| &experts.ranks)
+    }
+
+    fn experts_mut(&mut self) -> Option<&mut Experts> {
+        self.framework.megatron_mut()?.experts.as_mut()
+    }
+
+    /// Runs operators in a stretch where the host waits for counts of rows only when rows are exchanged, not when they are put
+    /// in order.
+    pub fn with_counts_later(&mut self, run: impl FnOnce(&mut Eager)) {
+        self.experts_mut().into_iter().for_each(|experts| experts.counts_later = true);
+        run(self);
+        self.experts_mut().into_iter().for_each(|experts| experts.counts_later = false);
+    }
+
+    fn counts_later(&self) -> bool {
+        self.framework
+            .megatron()
+            .and_then(|megatron| megatron.experts.as_ref())
+            .is_some_and(|experts| experts.counts_later)
+    }
+
     fn dispatcher(&self) -> &'static Dispatcher {
-        self.experts.as_ref().expect("a job with experts says how rows get to them").dispatcher
+        self.ranks_of_experts().expect("a job with experts says how rows get to them").dispatcher
     }
 
     /// A collective that the stream at hand waits for, if several ranks take part. `bytes`: the whole buffer.
@@ -32,8 +56,8 @@ impl Eager {
         bytes: u64,
         dtype: DType,
     ) {
-        let Some((group, stream)) = self.experts.as_ref().and_then(who) else { return };
-        if self.in_line {
+        let Some((group, stream)) = self.ranks_of_experts().and_then(who) else { return };
+        if self.in_line() {
             return self.program.collective(self.stream, Comm { kind, group, bytes: Bytes(bytes), dtype });
         }
         self.program.wait_stream(stream, self.stream);
@@ -48,7 +72,10 @@ impl Eager {
         match kind {
             RoutedOp::Route { .. } => return self.route(graph, op, kind, frame, results),
             RoutedOp::Count { routed } => {
-                self.counts = self.gather_counts(routed);
+                let counts = self.gather_counts(routed);
+                if let Some(experts) = self.experts_mut() {
+                    experts.counts = counts;
+                }
                 frame.slots[op.outputs[0]] = Some(self.retain(Self::value(frame, op.inputs[0])));
             }
             RoutedOp::Select { .. } => return self.select_rows(graph, op, kind, frame, results),
@@ -56,7 +83,7 @@ impl Eager {
             RoutedOp::Weigh => return self.weigh_rows(graph, op, frame, results),
             RoutedOp::AddBiases => return self.add_biases(graph, op, frame, results),
             RoutedOp::Own { step, routed } => {
-                return (dispatch::rules(self.dispatcher()).forward)(self, graph, op, (step, routed), frame, results);
+                return (dispatch::rules(self.dispatcher()).forward)(self, graph, op, step, routed, frame, results);
             }
             RoutedOp::Permute { fused, waits } => {
                 let name = if fused { "te.permute" } else { "aten.index_select" };
@@ -64,7 +91,7 @@ impl Eager {
                 self.pointwise(name, MemoryKind::Gather, bytes, bytes, self.settings.forward);
                 frame.slots[op.outputs[0]] = Some(rows);
                 saved.push(self.retain(Self::value(frame, op.inputs[1])));
-                if waits && !self.counts_later {
+                if waits && !self.counts_later() {
                     self.wait_for_counts();
                 }
             }
@@ -115,33 +142,20 @@ impl Eager {
         self.keep(frame, results, &saved);
     }
 
-    pub(super) fn routed_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind): (usize, RoutedOp),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn routed_backward(&mut self, node: Node<'_>, kind: RoutedOp, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let (input, out) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
         let (bytes, read, dispatch) = (input.bytes(), out.bytes(), self.settings.backward);
         let result = match kind {
-            RoutedOp::Route { .. } => return self.route_backward(graph, op, (index, kind), frame, gradient),
+            RoutedOp::Route { .. } => return self.route_backward(node, kind, frame, gradient),
             RoutedOp::Count { .. } => unreachable!("counts have no gradient"),
-            RoutedOp::AddShared => return self.add_shared_backward(op, (index, bytes), frame, gradient),
-            RoutedOp::Select { .. } => return self.select_rows_backward(graph, op, (index, kind), frame, gradient),
-            RoutedOp::Grouped { .. } => return self.grouped_linear_backward(graph, op, (index, kind), frame, gradient),
-            RoutedOp::Weigh => return self.weigh_rows_backward(graph, op, index, frame, gradient),
-            RoutedOp::AddBiases => return self.add_biases_backward(graph, op, index, frame, gradient),
+            RoutedOp::AddShared => return self.add_shared_backward(node, bytes, frame, gradient),
+            RoutedOp::Select { .. } => return self.select_rows_backward(node, kind, frame, gradient),
+            RoutedOp::Grouped { .. } => return self.grouped_linear_backward(node, kind, frame, gradient),
+            RoutedOp::Weigh => return self.weigh_rows_backward(node, frame, gradient),
+            RoutedOp::AddBiases => return self.add_biases_backward(node, frame, gradient),
             RoutedOp::Own { step, routed } => {
-                return (dispatch::rules(self.dispatcher()).backward)(
-                    self,
-                    graph,
-                    op,
-                    (index, step, routed),
-                    frame,
-                    gradient,
-                );
+                return (dispatch::rules(self.dispatcher()).backward)(self, node, step, routed, frame, gradient);
             }
             RoutedOp::Permute { fused: true, .. } => {
                 let result = self.temporary(bytes, "te.unpermute");
@@ -191,7 +205,8 @@ impl Eager {
 
     /// An addition in place to a view: the view is made anew by strides, and its gradient put in place of a copy of the whole
     /// (`torch/csrc/autograd/functions/tensor.cpp`, `CopySlices`).
-    fn add_shared_backward(&mut self, op: &Op, (index, bytes): (usize, u64), frame: &mut Frame, gradient: Storage) {
+    fn add_shared_backward(&mut self, node: Node<'_>, bytes: u64, frame: &mut Frame, gradient: Storage) {
+        let Node { op, index, .. } = node;
         let dispatch = self.settings.backward;
         let copy =
             |eager: &mut Eager, dispatch| eager.pointwise("aten.copy_", MemoryKind::Copy, bytes, bytes, dispatch);
@@ -239,7 +254,7 @@ impl Eager {
             read.extend([routed.ranks, routed.ranks, routed.tensor, routed.local * peers].map(|n| n * INDEX));
         }
         told.into_iter().for_each(|storage| self.release(storage));
-        let Some(copies) = self.experts.as_ref().map(|ranks| ranks.copies) else { return };
+        let Some(copies) = self.ranks_of_experts().map(|ranks| ranks.copies) else { return };
         self.program.wait_stream(copies, self.stream);
         for bytes in read {
             let work = Work::HostCopy { bytes: Bytes(bytes), to_host: true };
@@ -249,13 +264,13 @@ impl Eager {
 
     /// The host needs the sizes of what it is about to receive.
     pub fn wait_for_counts(&mut self) {
-        if let Some(copies) = self.experts.as_ref().map(|ranks| ranks.copies) {
+        if let Some(copies) = self.ranks_of_experts().map(|ranks| ranks.copies) {
             self.program.wait_for_host(copies);
         }
     }
 
     /// What a mask selects: where its ones are, a number that the host waits for, and the values there.
-    pub(super) fn masked_select(&mut self, mask: u64, (bytes, rows): (u64, u64)) -> Storage {
+    pub(super) fn masked_select(&mut self, mask: u64, Selected { rows, bytes }: Selected) -> Storage {
         const NAME: &str = "aten.nonzero";
         let places = self.storage(2 * rows * INDEX, NAME);
         let count = self.storage(NUMBER, NAME);
@@ -282,7 +297,7 @@ impl Eager {
     }
 
     /// As many tokens of each expert as it takes, by a sort of the map; their weights; what backward needs.
-    fn sorted_rows(&mut self, routed: Routed, (probs, chosen): (u64, u64)) -> (Storage, Storage, Vec<Storage>) {
+    fn sorted_rows(&mut self, routed: Routed, probs: u64, chosen: u64) -> (Storage, Storage, Vec<Storage>) {
         let every = routed.tokens * routed.experts;
         let small = self.few("aten._to_copy", every, every);
         let map = self.few("aten.clone", every, every);
@@ -304,7 +319,10 @@ impl Eager {
         let (probs, chosen) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
         let every = routed.tokens * routed.experts;
         if !routed.pads() {
-            let told = if counted { std::mem::take(&mut self.counts) } else { self.gather_counts(routed) };
+            let told = match self.experts_mut() {
+                Some(experts) if counted => std::mem::take(&mut experts.counts),
+                _ => self.gather_counts(routed),
+            };
             self.tell_counts(routed, told);
         }
         if routed.capacity.is_some() && !routed.pads() {
@@ -319,13 +337,13 @@ impl Eager {
             }
             (rows, self.storage(chosen.bytes(), "te.permute"), vec![])
         } else if routed.pads() {
-            self.sorted_rows(routed, (probs.bytes(), chosen.bytes()))
+            self.sorted_rows(routed, probs.bytes(), chosen.bytes())
         } else {
             let mask = self.few("aten.clone", every, every);
             let tokens = self.few("aten.arange", routed.tokens * INDEX, 0);
-            let rows = self.masked_select(every, (routed.sent * INDEX, routed.sent));
+            let rows = self.masked_select(every, Selected { rows: routed.sent, bytes: routed.sent * INDEX });
             let by_expert = self.few("aten.clone", probs.bytes(), probs.bytes());
-            let weights = self.masked_select(every, (chosen.bytes(), routed.sent));
+            let weights = self.masked_select(every, Selected { rows: routed.sent, bytes: chosen.bytes() });
             self.release(tokens);
             (rows, weights, vec![by_expert, mask])
         };
@@ -338,14 +356,8 @@ impl Eager {
     }
 
     /// The gradient of the chosen weights, as a matrix over all experts.
-    fn select_rows_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind): (usize, RoutedOp),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    fn select_rows_backward(&mut self, node: Node<'_>, kind: RoutedOp, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let RoutedOp::Select { routed, fused, .. } = kind else { unreachable!("called for selections") };
         let bytes = graph.values[op.inputs[0]].bytes();
         let result = self.pointwise_gradient("aten.zeros_like", bytes, 0);

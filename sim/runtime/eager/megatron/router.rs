@@ -5,9 +5,10 @@
 mod fused;
 mod numbers;
 
-pub(super) use numbers::{INDEX, NUMBER, Sizes};
+pub(super) use numbers::{INDEX, Largest, NUMBER, Sizes};
 
-use super::super::frame::Results;
+use super::super::frame::{Node, Results};
+use super::super::shape::MatmulShape;
 use super::super::storage::Gradient;
 use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
@@ -32,11 +33,11 @@ impl Eager {
         let sizes = Sizes::of(graph, op, kind);
         let (routed, value) = (sizes.routed, &graph.values[op.inputs[0]]);
         let logits = self.storage(sizes.all, "te.generic_gemm");
-        let shape = (routed.tokens, routed.experts, graph.dims.d);
+        let shape = MatmulShape { m: routed.tokens, n: routed.experts, k: graph.dims.d };
         self.engine_matmul(shape, value.dtype, MatmulLayout::Forward, self.settings.forward);
         let mut saved = vec![self.retain(Self::value(frame, op.inputs[0]))];
         if sizes.fused {
-            return self.route_at_once(op, sizes, frame, (results, saved, logits));
+            return self.route_at_once(op, sizes, frame, results, saved, logits);
         }
         let (weights, kept) = self.weights(sizes);
         saved.extend(kept);
@@ -78,7 +79,7 @@ impl Eager {
         } else {
             self.wide_softmax(sizes.every, sizes.narrow)
         };
-        let [values, indices] = self.top_k(wide, (sizes.some * NUMBER, sizes.some));
+        let [values, indices] = self.top_k(wide, Largest { bytes: sizes.some * NUMBER, count: sizes.some });
         let map = self.chosen_map(sizes);
         self.release(values);
         self.release(indices);
@@ -114,14 +115,8 @@ impl Eager {
         cast
     }
 
-    pub(super) fn route_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind): (usize, RoutedOp),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn route_backward(&mut self, node: Node<'_>, kind: RoutedOp, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let sizes = Sizes::of(graph, op, kind);
         let (start, end) = Self::saved(frame, index);
         let saved = frame.saved[start..end].to_vec();
@@ -130,7 +125,7 @@ impl Eager {
         } else {
             self.logits_gradient(sizes, &saved, gradient)
         };
-        self.router_gradients(graph, op, sizes, (frame, of_logits, saved[0]));
+        self.router_gradients(node, sizes, frame, of_logits, saved[0]);
     }
 
     /// The gradient of the logits, operator by operator.
@@ -204,11 +199,13 @@ impl Eager {
     /// The gradients of the router's input and of its parameters.
     fn router_gradients(
         &mut self,
-        graph: &Graph,
-        op: &Op,
+        node: Node<'_>,
         sizes: Sizes,
-        (frame, of_logits, input_saved): (&mut Frame, Storage, Storage),
+        frame: &mut Frame,
+        of_logits: Storage,
+        input: Storage,
     ) {
+        let Node { graph, op, .. } = node;
         let (value, routed, d) = (&graph.values[op.inputs[0]], sizes.routed, graph.dims.d);
         let dispatch = self.settings.backward;
         let made = |this: &mut Self, elements: u64, shape, layout| {
@@ -224,17 +221,17 @@ impl Eager {
             this.release(wide);
             cast
         };
-        let shape = (routed.tokens, d, routed.experts);
-        let input = made(self, routed.tokens * d, shape, MatmulLayout::DataGradient);
-        let shape = (routed.experts, d, routed.tokens);
+        let shape = MatmulShape { m: routed.tokens, n: d, k: routed.experts };
+        let of_input = made(self, routed.tokens * d, shape, MatmulLayout::DataGradient);
+        let shape = MatmulShape { m: routed.experts, n: d, k: routed.tokens };
         let weight = made(self, routed.experts * d, shape, MatmulLayout::WeightGradient);
         let bias = op
             .params
             .get(1)
             .map(|_| self.pointwise_gradient("aten.sum", routed.experts * value.dtype.bytes(), sizes.all));
         self.release(of_logits);
-        self.release(input_saved);
-        self.accumulate(frame, op.inputs[0], Gradient { storage: input, view: true });
+        self.release(input);
+        self.accumulate(frame, op.inputs[0], Gradient { storage: of_input, view: true });
         self.store_leaf(frame.params.index(op.params[0]), weight, value.dtype);
         if let Some(bias) = bias {
             self.store_leaf(frame.params.index(op.params[1]), bias, value.dtype);

@@ -3,30 +3,31 @@
 //! groups, a factor.
 
 use super::super::{Eager, Storage};
-use super::router::{INDEX, NUMBER, Sizes};
+use super::router::{INDEX, Largest, NUMBER, Sizes};
 use crate::model::megatron::experts::{Capacity, Scores};
 use crate::program::{Dispatch, MemoryKind};
 
 impl Eager {
     /// The k largest of each row, and where they are: a selection and a sort.
-    pub(super) fn top_k(&mut self, read: u64, (values, some): (u64, u64)) -> [Storage; 2] {
-        let made = [self.storage(values, "aten.topk"), self.storage(some * INDEX, "aten.topk")];
-        self.pointwise("aten.topk", MemoryKind::Elementwise, read, values + some * INDEX, self.settings.forward);
-        self.pointwise("aten.topk", MemoryKind::Elementwise, values, values + some * INDEX, Dispatch::Extra);
+    pub(super) fn top_k(&mut self, read: u64, Largest { bytes, count }: Largest) -> [Storage; 2] {
+        let made = [self.storage(bytes, "aten.topk"), self.storage(count * INDEX, "aten.topk")];
+        self.pointwise("aten.topk", MemoryKind::Elementwise, read, bytes + count * INDEX, self.settings.forward);
+        self.pointwise("aten.topk", MemoryKind::Elementwise, bytes, bytes + count * INDEX, Dispatch::Extra);
         made
     }
 
     /// The k largest of scores of `all` bytes, of all experts or of the best groups only; what backward needs of the latter.
     fn best(&mut self, sizes: Sizes, all: u64) -> ([Storage; 2], Vec<Storage>) {
         let each = all / sizes.every;
-        let chosen = (sizes.some * each, sizes.some);
+        let chosen = Largest { bytes: sizes.some * each, count: sizes.some };
         let Some((groups, best)) = sizes.choice.groups else { return (self.top_k(all, chosen), vec![]) };
         let tokens = sizes.routed.tokens;
         let per_group = tokens * groups * (sizes.routed.top_k / best).max(1);
-        let [values, places] = self.top_k(all, (per_group * each, per_group));
+        let [values, places] = self.top_k(all, Largest { bytes: per_group * each, count: per_group });
         let sums = self.few("aten.sum", tokens * groups * each, per_group * each);
         [values, places].into_iter().for_each(|storage| self.release(storage));
-        let [values, places] = self.top_k(tokens * groups * each, (tokens * best * each, tokens * best));
+        let [values, places] =
+            self.top_k(tokens * groups * each, Largest { bytes: tokens * best * each, count: tokens * best });
         self.release(values);
         let marked = self.few("aten.zeros_like", tokens * groups * each, 0);
         self.pointwise(
@@ -52,13 +53,13 @@ impl Eager {
             Scores::Chosen => {
                 let ([values, indices], masks) = self.best(sizes, sizes.all);
                 let soft = self.wide_softmax(sizes.some, sizes.narrow);
-                let weights = self.narrowed(soft, (sizes.chosen, sizes.narrow));
+                let weights = self.narrowed(soft, sizes.chosen, sizes.narrow);
                 self.release(values);
                 (weights, [vec![indices, soft], masks].concat())
             }
             Scores::All => {
                 let soft = self.wide_softmax(sizes.every, sizes.narrow);
-                let scores = self.narrowed(soft, (sizes.all, sizes.narrow));
+                let scores = self.narrowed(soft, sizes.all, sizes.narrow);
                 let ([values, indices], masks) = self.best(sizes, sizes.all);
                 self.release(scores);
                 (values, [vec![indices, soft], masks].concat())
@@ -74,7 +75,7 @@ impl Eager {
     }
 
     /// Numbers in fp32 in the router's type.
-    fn narrowed(&mut self, wide: Storage, (bytes, narrow): (u64, bool)) -> Storage {
+    fn narrowed(&mut self, wide: Storage, bytes: u64, narrow: bool) -> Storage {
         if narrow { self.few("aten._to_copy", bytes, 2 * bytes) } else { self.retain(wide) }
     }
 
@@ -83,7 +84,7 @@ impl Eager {
         let cast = sizes.narrow.then(|| self.few("aten._to_copy", wide, wide / 2));
         let soft = self.few("aten.sigmoid", wide, wide);
         cast.into_iter().for_each(|storage| self.release(storage));
-        let scores = self.narrowed(soft, (sizes.all, sizes.narrow));
+        let scores = self.narrowed(soft, sizes.all, sizes.narrow);
         let (picked, indices, masks) = if sizes.choice.correction {
             let moved = self.few("aten.add", wide, sizes.all);
             // Nothing goes back through the choice.
@@ -113,7 +114,7 @@ impl Eager {
             kept
         } else {
             let most = capacity.rows * sizes.routed.experts;
-            let best = self.top_k(all, (most * (all / every), most));
+            let best = self.top_k(all, Largest { bytes: most * (all / every), count: most });
             let zeros = self.few("aten.zeros_like", all, 0);
             let marked = self.few("aten.scatter", all, all + most * INDEX);
             self.release(zeros);

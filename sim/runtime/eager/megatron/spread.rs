@@ -6,6 +6,7 @@
 //! gradient of the head's input is made in forward, from that softmax and from the targets' rows apart, where both are
 //! corrected and reduced together; else in backward.
 
+use super::super::shape::MatmulShape;
 use super::super::{COMPUTE, Eager, Storage};
 use crate::model::graph::Param;
 use crate::program::{Category, Collective, Comm, DType, GroupId, MatmulLayout, MemoryKind, StreamId};
@@ -65,7 +66,7 @@ pub struct HeadFrame {
     small: Vec<Storage>,
 }
 
-/// What a part of the head hands on, beside that.
+/// What a part of the head hands on, besides that.
 #[derive(Clone, Debug, Default)]
 pub struct HeadResults {
     /// Statistics, one number a token: maximum, sum, the target's logit, and whether another rank has the target.
@@ -79,6 +80,15 @@ pub struct HeadResults {
 pub struct WordsFrame {
     elsewhere: Storage,
     rows: Storage,
+}
+
+/// A change of type.
+#[derive(Clone, Copy, Debug)]
+pub struct Cast {
+    /// The type before.
+    pub from: DType,
+    /// The type after.
+    pub to: DType,
 }
 
 impl Eager {
@@ -105,7 +115,13 @@ impl Eager {
         let (wide, narrow, numbers) = (part.logits(DType::Fp32), part.logits(part.dtype), part.numbers());
         let dummy = self.small_block(tokens * part.dtype.bytes(), "aten.zeros");
         let logits = self.storage_as(narrow, Category::Logits, "aten.mm");
-        self.matmul("aten.mm", (tokens, part.words, part.width), part.dtype, MatmulLayout::Forward, dispatch);
+        self.matmul(
+            "aten.mm",
+            MatmulShape { m: tokens, n: part.words, k: part.width },
+            part.dtype,
+            MatmulLayout::Forward,
+            dispatch,
+        );
         let softmax = self.storage_as(wide, Category::Logits, "aten._to_copy");
         self.pointwise("aten._to_copy", MemoryKind::Elementwise, narrow, wide, dispatch);
         let largest = self.storage(numbers, "aten.max");
@@ -145,7 +161,7 @@ impl Eager {
             let cast = self.storage_as(narrow, Category::Logits, "aten._to_copy");
             self.pointwise("aten._to_copy", MemoryKind::Elementwise, wide, narrow, dispatch);
             gradients.push(self.storage(hidden, "aten.mm"));
-            let shape = (tokens, part.width, part.words);
+            let shape = MatmulShape { m: tokens, n: part.width, k: part.words };
             self.matmul("aten.mm", shape, part.dtype, MatmulLayout::DataGradient, dispatch);
             gradients.push(self.storage(hidden, "aten.index"));
             self.pointwise("aten.index", MemoryKind::Gather, hidden + tokens * INDEX, hidden, dispatch);
@@ -190,7 +206,7 @@ impl Eager {
         self.pointwise("aten._to_copy", MemoryKind::Elementwise, wide, narrow, dispatch);
         let result = zeros.unwrap_or_else(|| {
             let made = self.storage(part.hidden(), "aten.mm");
-            let shape = (tokens, part.width, part.words);
+            let shape = MatmulShape { m: tokens, n: part.width, k: part.words };
             self.matmul("aten.mm", shape, part.dtype, MatmulLayout::DataGradient, dispatch);
             made
         });
@@ -199,7 +215,7 @@ impl Eager {
             let comm = Comm { kind: Collective::AllReduce, group, bytes: Bytes(part.hidden()), dtype: part.dtype };
             self.program.collective(stream, comm);
         }
-        let weight = self.made_weight_gradient((part.words, part.width, tokens), part.dtype);
+        let weight = self.made_weight_gradient(MatmulShape { m: part.words, n: part.width, k: tokens }, part.dtype);
         if let Meet::AtOnce(_, stream) = meet {
             self.program.wait_stream(COMPUTE, stream);
         }
@@ -238,7 +254,7 @@ impl Eager {
     }
 
     /// A copy of a block in another type, in the place of the block. `elements`: of both.
-    pub fn cast(&mut self, storage: Storage, elements: u64, (from, to): (DType, DType)) -> Storage {
+    pub fn cast(&mut self, storage: Storage, elements: u64, Cast { from, to }: Cast) -> Storage {
         let cast = self.made("aten._to_copy", elements * to.bytes(), elements * from.bytes(), self.settings.forward);
         self.release(storage);
         cast

@@ -9,15 +9,18 @@ use crate::units::Bytes;
 impl Eager {
     /// Lets go of what compiled functions have kept, when the checkpoint around them returns.
     pub fn let_go_of_lingering(&mut self) {
-        for storage in std::mem::take(&mut self.lingering).into_iter().rev() {
-            self.release(storage);
-        }
+        let lingering = self.take_lingering();
+        lingering.into_iter().rev().for_each(|storage| self.release(storage));
+    }
+
+    fn take_lingering(&mut self) -> Vec<Storage> {
+        self.framework.megatron_mut().map(|megatron| std::mem::take(&mut megatron.lingering)).unwrap_or_default()
     }
 
     /// What compiled functions have kept stays as long as a result that is a view of theirs.
     pub fn lingers_with(&mut self, result: Storage) {
-        let lingering = std::mem::take(&mut self.lingering);
-        self.lingers_with.extend(lingering.into_iter().map(|kept| (result, kept)));
+        let lingering = self.take_lingering();
+        self.storages.lingers_with.extend(lingering.into_iter().map(|kept| (result, kept)));
     }
 
     /// A live value of a running frame.
@@ -52,20 +55,22 @@ impl Eager {
 
     /// Issues a collective of the tensor-parallel ranks, to be waited for later. `bytes`: the whole buffer.
     pub(in crate::runtime::eager) fn begin_exchange(&mut self, kind: Collective, bytes: u64, dtype: DType) {
-        let Some(tensor) = self.tensor else { return };
+        let Some(tensor) = self.framework.tensor() else { return };
         self.program.wait_stream(tensor.stream, self.stream);
         self.program.collective(tensor.stream, Comm { kind, group: tensor.group, bytes: Bytes(bytes), dtype });
     }
 
     /// Waits for the collectives of the tensor-parallel ranks issued so far.
     pub(in crate::runtime::eager) fn end_exchange(&mut self) {
-        let Some(tensor) = self.tensor else { return };
+        let Some(tensor) = self.framework.tensor() else { return };
         self.program.wait_stream(self.stream, tensor.stream);
     }
 
     /// A collective that the stream at hand waits for at once.
     pub(in crate::runtime::eager) fn exchange_now(&mut self, kind: Collective, bytes: u64, dtype: DType) {
-        if let Some(tensor) = self.tensor.filter(|_| self.in_line) {
+        if self.in_line()
+            && let Some(tensor) = self.framework.tensor()
+        {
             let comm = Comm { kind, group: tensor.group, bytes: Bytes(bytes), dtype };
             return self.program.collective(self.stream, comm);
         }

@@ -6,7 +6,8 @@ use serde_json::Value;
 use super::*;
 use crate::program::builder::Section;
 use crate::program::{Builder, Group, Instr, Program, StreamId};
-use crate::runtime::eager::{LayerNorm, Settings, TensorGroup};
+use crate::runtime::eager::framework::Nanotron;
+use crate::runtime::eager::{FrameworkState, LayerNorm, Settings, TensorGroup};
 
 const SETTINGS: Settings = Settings {
     workspace: 0,
@@ -15,7 +16,7 @@ const SETTINGS: Settings = Settings {
     norm_code: crate::model::style::NormCode::Torch,
     layer_norm: LayerNorm::Torch,
     bias_tensor: false,
-    multiprocessors: 132,
+    sms: 132,
     early_stop: false,
     attention_reads_back: false,
     copies_gradients: false,
@@ -55,9 +56,9 @@ fn read(reading: Reading, ranks: u32) -> (Program, [u64; 5]) {
     let mut program = Builder::new(ranks, &["compute", "tensor-parallel"]);
     let group = program.add_group(Group::new("tp", ranks, 1));
     program.section(Section::Step);
-    let mut eager = Eager::new(program, SETTINGS, 0);
-    let tensor = TensorGroup { group, ranks: u64::from(ranks), stream: StreamId(1), norms: None };
-    eager.tensor = (ranks > 1).then_some(tensor);
+    let tensor = TensorGroup { group, ranks: u64::from(ranks), stream: StreamId(1) };
+    let nanotron = Nanotron { tensor: (ranks > 1).then_some(tensor), hooks: None };
+    let mut eager = Eager::new(program, SETTINGS, 0, FrameworkState::Nanotron(nanotron));
     let batch = Batch::read(&mut eager, reading);
     let parts = [batch.tokens, batch.labels, batch.loss_mask, batch.mask, batch.positions];
     let bytes = parts.map(|part| eager.bytes(part));

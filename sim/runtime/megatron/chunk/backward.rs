@@ -1,11 +1,22 @@
 //! The backward of a chunk's micro-batch.
 
 use super::frame::{Again, BlocksFrame};
-use super::{Chunk, ChunkFrame, HEAD, ahead};
+use super::{Chunk, ChunkFrame, HEAD, mtp};
 use crate::program::{Category, DType, Pass};
 use crate::runtime::eager::main_gradients::Moment;
 use crate::runtime::eager::{Eager, Frame, Mode, Shared, Storage};
 use crate::runtime::megatron::job::Implementation;
+
+/// Whether the gradient that the next block is given is a view.
+fn view(eager: &mut Eager, gradient: Option<Storage>) {
+    eager.framework.megatron_mut().into_iter().for_each(|megatron| megatron.viewed = gradient);
+}
+
+/// Whether the next backward is of a second run, which enters fp8 anew under delayed scaling.
+fn enters_fp8_anew(eager: &mut Eager, anew: bool) {
+    let fp8 = eager.framework.megatron_mut().map(|megatron| &mut megatron.fp8);
+    fp8.into_iter().for_each(|fp8| fp8.second_run = anew && fp8.maxima.is_some());
+}
 
 impl Chunk {
     /// Backward of one micro-batch from the gradient of its output, which it takes over; none where the output is the
@@ -37,7 +48,7 @@ impl Chunk {
     /// Parameters that a micro-batch uses several times.
     fn shared(&self) -> Vec<Shared> {
         let (Some(head), Some(words)) = (&self.head, self.words) else { return vec![] };
-        let [of_words, of_head] = ahead::uses(&self.job, self.embedding.is_some());
+        let [of_words, of_head] = mtp::uses(&self.job, self.embedding.is_some());
         let weight = head.params.iter().position(|param| param.name == HEAD).map(|local| self.first[1] + local);
         let all = [(words, of_words), (weight.unwrap_or(words), of_head)].into_iter().filter(|&(_, uses)| uses > 1);
         // Of the head's own weight nothing is added to the main gradients but by its matmuls.
@@ -62,8 +73,8 @@ impl Chunk {
 
     /// The gradient of a chunk's result: what it is given, or where that is the loss, one; and what goes at the end.
     pub(super) fn seeded(&self, eager: &mut Eager, gradient: Option<Storage>) -> (Storage, Vec<Storage>) {
-        eager.shared = self.shared();
-        eager.viewed = None;
+        eager.leaves.shared = self.shared();
+        view(eager, None);
         eager.reached(Moment::Backward);
         let mut seeds = vec![];
         let gradient = gradient.unwrap_or_else(|| {
@@ -81,7 +92,7 @@ impl Chunk {
         let gradient = eager.finish_backward(running).expect("a hidden state has a gradient");
         // Transformer Engine's norm hands on a view.
         let engine = self.job.block.implementation == Implementation::TransformerEngine;
-        eager.viewed = Some(gradient).filter(|_| engine);
+        view(eager, Some(gradient).filter(|_| engine));
         gradient
     }
 
@@ -121,10 +132,10 @@ impl Chunk {
         let ends = |&(layer, _): &(u64, _)| Eager::ends_turns(self.blocks.graph(layer));
         let last = frames.iter().position(ends).unwrap_or(frames.len());
         for (at, (layer, frame)) in frames.into_iter().enumerate().rev() {
-            eager.second_run = eager.maxima.is_some() && at <= last;
+            enters_fp8_anew(eager, at <= last);
             running = self.backward_block(eager, layer, frame, running);
         }
-        eager.second_run = false;
+        enters_fp8_anew(eager, false);
         for storage in [x, gradient, again.input, again.mask] {
             eager.release(storage);
         }
@@ -135,7 +146,7 @@ impl Chunk {
     pub(super) fn backward_block(&self, eager: &mut Eager, layer: u64, mut frame: Frame, gradient: Storage) -> Storage {
         eager.reached(Moment::BlockBackward(layer));
         if self.hooks_views() {
-            eager.viewed = Some(gradient);
+            view(eager, Some(gradient));
         }
         let gradient = self.block_backward(eager, &mut frame, layer, gradient);
         eager.reached(Moment::BlockReturned(layer));

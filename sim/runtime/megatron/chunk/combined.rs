@@ -12,7 +12,7 @@
 //! exchanges, and is cut before its feed-forward. With `delay_wgrad_compute` the experts' weight gradients follow the dispatch
 //! forward, and attention's its backward.
 //!
-//! A module that predicts a token further ahead (`ahead.rs`) is one more block: before its attention stands what makes one hidden
+//! A module that predicts a token further ahead (`mtp.rs`) is one more block: before its attention stands what makes one hidden
 //! state of two, and behind its residual a fifth part, its norm, on the default stream. The final norm is a part of the last
 //! block's way back. Megatron-Bridge 25.09 has a stage of such a module alone (v0.1.0rc4, `run_script.py`, on Megatron-Core 0.14).
 //! There exchanges are in the same order; shared experts are in the third part instead of the first, and the final norm is the
@@ -24,6 +24,7 @@ use parts::Node;
 
 use super::{BlocksFrame, Chunk, ChunkFrame, MASK};
 use crate::program::{Category, EventId, Pass, ScopeId, StreamId};
+use crate::runtime::eager::framework::WeightGradients;
 use crate::runtime::eager::{COMPUTE, Eager, Frame, Later, Mode, ParamMap, Storage};
 use crate::runtime::megatron::batch::Batch;
 
@@ -218,9 +219,10 @@ impl<'c> Back<'c> {
         }
         let running = if module { self.head.as_mut() } else { self.running.as_deref_mut() };
         if let Some(running) = running.filter(|_| !range.is_empty()) {
-            eager.later = self.delays.then(Vec::new);
+            let weights = if self.delays { WeightGradients::Delayed(vec![]) } else { WeightGradients::AtOnce };
+            make_weights(eager, weights);
             self.way.run(eager, node, |eager| eager.backward_ops(graph, running, range));
-            self.later = eager.later.take().unwrap_or_default();
+            self.later = make_weights(eager, WeightGradients::AtOnce).take_delayed();
         }
         if node == Node::Attention {
             // Of attention the first linear's comes first; a module's own, which makes one of two, last.
@@ -275,6 +277,12 @@ pub(in crate::runtime::megatron) fn leave(eager: &mut Eager, chunk: &Chunk, scop
     eager.program.set_pass(before.1);
 }
 
+/// Says when weight gradients are made from now on. Returns what has been left so far.
+fn make_weights(eager: &mut Eager, when: WeightGradients) -> WeightGradients {
+    let megatron = eager.framework.megatron_mut();
+    megatron.map(|megatron| std::mem::replace(&mut megatron.weights, when)).unwrap_or_default()
+}
+
 fn set(eager: &mut Eager, pass: Pass) {
     eager.program.set_pass(pass);
     eager.category = Category::Activation;
@@ -288,34 +296,34 @@ pub(in crate::runtime::megatron) fn run(
 ) {
     let ahead_blocks = ahead.as_ref().map_or(0, |ahead| ahead.chunk.layer_count());
     let back_blocks = back.as_ref().map_or(0, |back| back.chunk.layer_count());
-    eager.counts_later = true;
-    for block in 0..ahead_blocks.max(back_blocks) {
-        for (forward, node) in [
-            (false, Node::Norm),
-            (false, Node::Combine),
-            (true, Node::Attention),
-            (false, Node::Experts),
-            (true, Node::Dispatch),
-            (false, Node::Dispatch),
-            (true, Node::Experts),
-            (true, Node::Combine),
-            (true, Node::Norm),
-            (false, Node::Attention),
-        ] {
-            match (forward, &mut ahead, &mut back) {
-                (true, Some(ahead), _) if block < ahead_blocks => ahead.run(eager, node),
-                (false, _, Some(back)) if block < back_blocks => {
-                    if node == Node::Dispatch {
-                        back.run_later(eager);
+    eager.with_counts_later(|eager| {
+        for block in 0..ahead_blocks.max(back_blocks) {
+            for (forward, node) in [
+                (false, Node::Norm),
+                (false, Node::Combine),
+                (true, Node::Attention),
+                (false, Node::Experts),
+                (true, Node::Dispatch),
+                (false, Node::Dispatch),
+                (true, Node::Experts),
+                (true, Node::Combine),
+                (true, Node::Norm),
+                (false, Node::Attention),
+            ] {
+                match (forward, &mut ahead, &mut back) {
+                    (true, Some(ahead), _) if block < ahead_blocks => ahead.run(eager, node),
+                    (false, _, Some(back)) if block < back_blocks => {
+                        if node == Node::Dispatch {
+                            back.run_later(eager);
+                        }
+                        back.run(eager, node);
+                        if node == Node::Attention && block + 1 < back_blocks {
+                            back.run_later(eager);
+                        }
                     }
-                    back.run(eager, node);
-                    if node == Node::Attention && block + 1 < back_blocks {
-                        back.run_later(eager);
-                    }
+                    _ => {}
                 }
-                _ => {}
             }
         }
-    }
-    eager.counts_later = false;
+    });
 }

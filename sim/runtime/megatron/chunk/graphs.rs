@@ -110,7 +110,6 @@ impl Chunk {
         let angles: Vec<u64> = if range.start == 0 { vec![self.static_angles()] } else { vec![] };
         let mut besides: Vec<u64> = angles.into_iter().filter(|&bytes| bytes > 0).collect();
         eager.forward_ops(graph, frame, 0..range.start);
-        eager.counts_later = true;
         // A graph that reads a mask is given one of zeros where there is none (`_te_cuda_graph_replay`).
         let zeros = (range.start == 0 && !self.reading().has_mask()).then(|| {
             let bytes = mask_bytes(&self.job);
@@ -119,9 +118,8 @@ impl Chunk {
             besides.push(bytes);
             zeros
         });
-        eager.replay_forward(graph, frame, range.clone(), &besides);
+        eager.with_counts_later(|eager| eager.replay_forward(graph, frame, range.clone(), &besides));
         zeros.into_iter().for_each(|zeros| eager.release(zeros));
-        eager.counts_later = false;
         if counts_behind(graph, &range) {
             eager.wait_for_counts();
         }

@@ -5,7 +5,7 @@ use crate::model::{Norm, NormPlacement, Position, QkNorm};
 use crate::runtime::Refusal;
 use crate::runtime::megatron::job::{Core, Fp8Recipe, Implementation, Job, Matmuls};
 use crate::runtime::megatron::refused::{FP8, FP8_SIZES};
-use crate::runtime::megatron::{ahead, builder, experts, latent};
+use crate::runtime::megatron::{builder, experts, latent, mtp};
 
 /// Whether fp8 has blockwise scales, with its parameters kept in fp8 or in any case.
 fn is_blockwise(job: &Job, parameters: bool) -> bool {
@@ -125,6 +125,6 @@ impl Chunk {
         ];
         Refusal::first(cases)
             .or_else(|| latent::refuses(job).or_else(|| experts::refuses(job)))
-            .or_else(|| ahead::refuses(job))
+            .or_else(|| mtp::refuses(job))
     }
 }

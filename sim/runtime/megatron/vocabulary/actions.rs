@@ -2,6 +2,7 @@
 
 use crate::program::{Category, DType, Pass};
 use crate::runtime::eager::COMPUTE;
+use crate::runtime::eager::spread::Cast;
 use crate::runtime::megatron::state::{Key, Open, Rank};
 use crate::schedule::{Action, Kind};
 
@@ -60,7 +61,7 @@ impl Rank<'_> {
             let part = self.shared().part;
             let elements = part.tokens * part.width;
             let copy = self.eager.clone_of(elements * DType::Fp32.bytes());
-            let result = self.eager.cast(copy, elements, (DType::Fp32, part.dtype));
+            let result = self.eager.cast(copy, elements, Cast { from: DType::Fp32, to: part.dtype });
             self.shared().results.push_back(result);
             open.output = Some(self.eager.storage_as(DType::Fp32.bytes(), Category::Activation, "output"));
             self.eager.release(output);

@@ -1,7 +1,7 @@
 //! The rank's part of the head, and what ranks exchange for it.
 
 use crate::program::{Category, Collective, DType, Dispatch, MemoryKind, Pass, Work};
-use crate::runtime::eager::spread::HeadResults;
+use crate::runtime::eager::spread::{Cast, HeadResults};
 use crate::runtime::eager::{COMPUTE, Storage};
 use crate::runtime::megatron::data::read_back;
 use crate::runtime::megatron::groups::{PIPELINE, REDUCTIONS, VOCABULARY};
@@ -39,7 +39,7 @@ impl Rank<'_> {
         } else if result {
             let from = self.shared().results[0];
             let from = self.eager.retain(from);
-            let wide = self.eager.cast(from, elements, (part.dtype, DType::Fp32));
+            let wide = self.eager.cast(from, elements, Cast { from: part.dtype, to: DType::Fp32 });
             if loss { self.copied(wide, bytes, "aten.cat") } else { wide }
         } else {
             // The gradient alone, as it is.
@@ -77,7 +77,7 @@ impl Rank<'_> {
             if result {
                 let elements = part.tokens * part.width;
                 let copy = self.eager.clone_of(elements * DType::Fp32.bytes());
-                input = Some(self.eager.cast(copy, elements, (DType::Fp32, part.dtype)));
+                input = Some(self.eager.cast(copy, elements, Cast { from: DType::Fp32, to: part.dtype }));
             }
         }
         // The gradient is a view of what was sent, and keeps it until the next is received.
@@ -237,7 +237,7 @@ impl Rank<'_> {
             self.eager.pointwise("aten.mul_", MemoryKind::Elementwise, read, hidden, Dispatch::EagerBackward);
         }
         let gradient = self.eager.retain(gradient);
-        Some(self.eager.cast(gradient, part.tokens * part.width, (part.dtype, DType::Fp32)))
+        Some(self.eager.cast(gradient, part.tokens * part.width, Cast { from: part.dtype, to: DType::Fp32 }))
     }
 
     /// At the end of a step nothing of it is left.

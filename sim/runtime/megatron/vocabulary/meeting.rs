@@ -2,6 +2,7 @@
 
 use super::Vocabulary;
 use crate::program::{Collective, Comm, DType, EventId, StreamId};
+use crate::runtime::eager::spread::Cast;
 use crate::runtime::eager::{COMPUTE, Storage};
 use crate::runtime::megatron::groups::VOCABULARY;
 use crate::runtime::megatron::state::Rank;
@@ -43,7 +44,7 @@ impl Rank<'_> {
             return storage;
         }
         let elements = part.tokens * part.width;
-        let wide = self.eager.cast(storage, elements, (part.dtype, DType::Fp32));
-        self.eager.cast(wide, elements, (DType::Fp32, part.dtype))
+        let wide = self.eager.cast(storage, elements, Cast { from: part.dtype, to: DType::Fp32 });
+        self.eager.cast(wide, elements, Cast { from: DType::Fp32, to: part.dtype })
     }
 }

@@ -141,7 +141,7 @@ impl Rank<'_> {
     fn accumulates(&mut self) {
         let run = &mut self.training.run;
         (run.reduce_gradients, run.keeps_gathered) = (false, true);
-        run.eager.gradient_dtype = run.stored_gradient();
+        run.eager.leaves.dtype = run.stored_gradient();
     }
 
     fn backward(&mut self, key: Key) {

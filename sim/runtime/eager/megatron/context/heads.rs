@@ -71,7 +71,8 @@ impl Eager {
         &mut self,
         heads: Heads,
         to: To,
-        (sizes, dtype): ([u64; N], DType),
+        sizes: [u64; N],
+        dtype: DType,
         pass: Pass,
     ) -> [Storage; N] {
         let [pack, order] = to.kernels();
@@ -107,10 +108,10 @@ fn forward(eager: &mut Eager, graph: &Graph, op: &Op, context: Context, _: [Stor
     const NAME: &str = "te.fused_attn_fwd";
     let Some(heads) = context.heads else { unreachable!("heads are spread over some ranks") };
     let (sizes, pass) = (Sizes::of(graph, op), eager.forward_pass());
-    let [query, key, value] = eager.change_hands(heads, To::Heads, (sizes.all(), sizes.dtype), pass);
+    let [query, key, value] = eager.change_hands(heads, To::Heads, sizes.all(), sizes.dtype, pass);
     let [part, random, sums] = [sizes.query, RANDOM, sizes.sums].map(|bytes| eager.storage(bytes, NAME));
     eager.launch(NAME, whole(graph, op, context, false), pass.dispatch);
-    let [out] = eager.change_hands(heads, To::Tokens, ([sizes.query], sizes.dtype), pass);
+    let [out] = eager.change_hands(heads, To::Tokens, [sizes.query], sizes.dtype, pass);
     (out, vec![query, key, value, part, sums, random])
 }
 
@@ -118,10 +119,10 @@ fn gradients(eager: &mut Eager, graph: &Graph, op: &Op, context: Context) -> [St
     const NAME: &str = "te.fused_attn_bwd";
     let Some(heads) = context.heads else { unreachable!("heads are spread over some ranks") };
     let (sizes, pass) = (Sizes::of(graph, op), eager.backward_pass());
-    let [given] = eager.change_hands(heads, To::Heads, ([sizes.query], sizes.dtype), pass);
+    let [given] = eager.change_hands(heads, To::Heads, [sizes.query], sizes.dtype, pass);
     let parts = sizes.all().map(|bytes| eager.temporary(bytes, NAME));
     eager.launch(NAME, whole(graph, op, context, true), pass.dispatch);
-    let results = eager.change_hands(heads, To::Tokens, (sizes.all(), sizes.dtype), pass);
+    let results = eager.change_hands(heads, To::Tokens, sizes.all(), sizes.dtype, pass);
     for storage in parts.into_iter().chain([given]) {
         eager.release(storage);
     }

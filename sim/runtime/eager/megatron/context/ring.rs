@@ -12,13 +12,14 @@
 //! On two levels ranks of an inner group change hands first and have some heads of all its tokens, and as many rings as
 //! heads are split in go round between such groups.
 
+use super::super::super::shape::Exchanged;
 use super::super::super::{COMPUTE, Eager, Storage};
 use super::heads::To;
 use super::kernel::{Kernel, RANDOM, Sizes};
 use super::rules::Rules;
 use super::way::{Context, Parts, Ring, Way};
 use crate::model::graph::{Graph, Op};
-use crate::program::{DType, Direction, EventId, MemoryKind, StreamId, Transfer, Work};
+use crate::program::{Direction, EventId, MemoryKind, StreamId, Transfer, Work};
 use crate::units::Bytes;
 
 pub(super) const P2P: Way =
@@ -59,7 +60,7 @@ impl Eager {
         &mut self,
         ring: Ring,
         toward: Toward,
-        (bytes, dtype): (u64, DType),
+        Exchanged { bytes, dtype }: Exchanged,
         after: &[EventId],
     ) -> Vec<EventId> {
         let (next, previous) = (1, ring.ranks - 1);
@@ -121,7 +122,7 @@ fn forward(
     let (Sizes { query, sums, dtype, .. }, dispatch) = (sizes, pass.dispatch);
     let pair = sizes.key + sizes.value;
     let mine = match context.heads {
-        Some(heads) => eager.change_hands(heads, To::Heads, (sizes.all(), dtype), pass),
+        Some(heads) => eager.change_hands(heads, To::Heads, sizes.all(), dtype, pass),
         None => inputs.map(|storage| eager.retain(storage)),
     };
     let mut pairs = vec![eager.storage(pair, "aten.cat")];
@@ -137,7 +138,7 @@ fn forward(
             // What has arrived is passed on; of the kernels, only those of the step's stream come before.
             let before = step.checked_sub(2).map_or(ready, |before| ended[before as usize]);
             let after = [here.as_slice(), &[before]].concat();
-            arrived = eager.pass_round(ring, Toward::On, (pair, dtype), &after);
+            arrived = eager.pass_round(ring, Toward::On, Exchanged { bytes: pair, dtype }, &after);
         }
         eager.wait_for(&here);
         contexts.push(eager.storage_on(stream, query, pass.category, NAME));
@@ -160,7 +161,7 @@ fn forward(
         eager.pointwise("te.out_correction", MemoryKind::Elementwise, read, query, dispatch);
     }
     if let Some(heads) = context.heads {
-        let [back] = eager.change_hands(heads, To::Tokens, ([query], dtype), pass);
+        let [back] = eager.change_hands(heads, To::Tokens, [query], dtype, pass);
         eager.release(std::mem::replace(&mut out, back));
     }
     let [queries, others @ ..] = mine;
@@ -184,11 +185,8 @@ fn gradients(eager: &mut Eager, graph: &Graph, op: &Op, context: Context) -> [St
     let buffers = [(); 2].map(|()| eager.temporary(2 * pair, "aten.empty"));
     eager.pointwise("aten.copy_", MemoryKind::Copy, pair, pair, dispatch);
     // The context and its gradient.
-    let given = context
-        .heads
-        .map(|heads| eager.change_hands(heads, To::Heads, ([query; 2], dtype), pass))
-        .into_iter()
-        .flatten();
+    let given =
+        context.heads.map(|heads| eager.change_hands(heads, To::Heads, [query; 2], dtype, pass)).into_iter().flatten();
     let given: Vec<Storage> = given.collect();
     let last = ring.ranks - 1;
     let mut parts: Vec<Storage> = vec![];
@@ -197,7 +195,7 @@ fn gradients(eager: &mut Eager, graph: &Graph, op: &Op, context: Context) -> [St
         // First keys and values alone, in the end their gradients alone, in between both in one message.
         let bytes = if step == 0 || own { pair } else { 2 * pair };
         let now = eager.program.record(COMPUTE);
-        let arrived = eager.pass_round(ring, Toward::Back, (bytes, dtype), &[now]);
+        let arrived = eager.pass_round(ring, Toward::Back, Exchanged { bytes, dtype }, &[now]);
         for storage in parts.drain(..) {
             eager.release(storage);
         }
@@ -214,7 +212,7 @@ fn gradients(eager: &mut Eager, graph: &Graph, op: &Op, context: Context) -> [St
     let own = [result, buffers[home], eager.retain(buffers[home])];
     let (results, gone) = match context.heads {
         Some(heads) => {
-            let results = eager.change_hands(heads, To::Tokens, (sizes.all(), dtype), pass);
+            let results = eager.change_hands(heads, To::Tokens, sizes.all(), dtype, pass);
             eager.release(own[0]);
             (results, &own[1..])
         }

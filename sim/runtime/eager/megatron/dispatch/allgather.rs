@@ -1,7 +1,9 @@
 //! `MoEAllGatherTokenDispatcher`: all tokens of all ranks that have experts together to each of them, which picks those of
 //! its own; what they make of them is reduced and scattered. How many rows there are the host reads of the device.
 
-use super::super::dispatcher::{Beside, Dispatcher, Experts, Routing};
+use super::super::super::frame::Node;
+use super::super::dispatcher::Selected;
+use super::super::dispatcher::{Dispatcher, Experts, Routing, WriteStage};
 use super::rows::{C, CD, rows, unpermute_to};
 use super::rules::Rules;
 use crate::model::graph::{Axis, Graph, GraphBuilder, Op, ValueId};
@@ -17,7 +19,7 @@ pub(super) const ALLGATHER: Dispatcher = Dispatcher {
     name: "allgather",
     about: "all rows go to all ranks",
     combines: false,
-    beside: false,
+    overlaps_shared: false,
     refuses: |spread| {
         Refusal::first([(
             spread.capacity,
@@ -55,7 +57,7 @@ fn peers(routed: &Routed) -> u64 {
     routed.ranks * routed.tensor
 }
 
-fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, _: Option<Beside<'_>>) -> ValueId {
+fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, _: Option<WriteStage<'_>>) -> ValueId {
     let &Routing { routed, fused, tokens, weights, map, weighs } = routing;
     let (d, compute) = (g.dims().d, g.compute());
     let (all, local) = (routed.tokens * peers(&routed), routed.local);
@@ -105,7 +107,8 @@ fn forward(
     eager: &mut Eager,
     graph: &Graph,
     op: &Op,
-    (step, routed): (&'static str, Routed),
+    step: &'static str,
+    routed: Routed,
     frame: &mut Frame,
     results: Results,
 ) {
@@ -137,7 +140,7 @@ fn forward(
             } else {
                 let mask = eager.made("aten.clone", read, read, dispatch);
                 let tokens = eager.made("aten.arange", all * INDEX, 0, dispatch);
-                let rows = eager.masked_select(read, (bytes, routed.rows()));
+                let rows = eager.masked_select(read, Selected { rows: routed.rows(), bytes });
                 [mask, tokens].into_iter().for_each(|storage| eager.release(storage));
                 rows
             }
@@ -145,7 +148,7 @@ fn forward(
         WEIGHTS_OF_ROWS => {
             let by_expert = eager.made("aten.clone", read, read, dispatch);
             let mask = eager.made("aten.clone", all * routed.local, all * routed.local, dispatch);
-            let weights = eager.masked_select(all * routed.local, (bytes, routed.rows()));
+            let weights = eager.masked_select(all * routed.local, Selected { rows: routed.rows(), bytes });
             saved.extend([by_expert, mask]);
             weights
         }
@@ -184,12 +187,13 @@ fn count(eager: &mut Eager, map: u64, local: u64) {
 
 fn backward(
     eager: &mut Eager,
-    graph: &Graph,
-    op: &Op,
-    (index, step, routed): (usize, &'static str, Routed),
+    node: Node<'_>,
+    step: &'static str,
+    routed: Routed,
     frame: &mut Frame,
     gradient: Storage,
 ) {
+    let Node { graph, op, index } = node;
     let (input, out) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
     let (bytes, read) = (input.bytes(), out.bytes());
     let result = match step {

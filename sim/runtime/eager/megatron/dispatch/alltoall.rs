@@ -1,15 +1,15 @@
 //! `MoEAlltoAllTokenDispatcher`: each row to the rank of its expert, and back.
 //!
-//! Shared experts may run beside it, on a stream of their own:
+//! Shared experts may overlap with it, on a stream of their own:
 //!
 //! ```text
 //! dispatcher  counts │ rows in order │ exchange │ sort │ experts │ sort │ exchange │ sums, to which the shared ones' are added
-//! beside             └ gather ·················  └ first ··············           └ second, scatter ┘
+//! side stream        └ gather ·················  └ first ··············           └ second, scatter ┘
 //! ```
 //!
 //! In backward each exchange of rows comes as soon as its gradient is there, and so do gather and scatter.
 
-use super::super::dispatcher::{Beside, Dispatcher, Experts, Routing, Stage};
+use super::super::dispatcher::{Dispatcher, Experts, Routing, Stage, WriteStage};
 use super::rows::{C, CD, LBD, MODULE, rows, unpermute};
 use crate::model::graph::{GraphBuilder, OpKind, ValueId};
 use crate::model::megatron::{MegatronOp, RoutedOp};
@@ -19,13 +19,13 @@ pub(super) const ALLTOALL: Dispatcher = Dispatcher {
     name: "alltoall",
     about: "rows go to the ranks of their experts",
     combines: true,
-    beside: true,
+    overlaps_shared: true,
     refuses: |_| None,
     write,
     shared_buffer: |_, _| 0,
 };
 
-fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, mut shared: Option<Beside<'_>>) -> ValueId {
+fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, mut shared: Option<WriteStage<'_>>) -> ValueId {
     let &Routing { routed, fused, tokens, weights, map, weighs } = routing;
     let (d, compute) = (g.dims().d, g.compute());
     let numbered = if fused { DType::Int32 } else { DType::Int64 };
@@ -36,10 +36,10 @@ fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, mut shar
         g.drop_values(&[counts]);
     }
     // A stage of the shared experts, where what they read has been made.
-    let mut beside = |g: &mut GraphBuilder, stage, from: Option<ValueId>| {
+    let mut stage = |g: &mut GraphBuilder, stage, from: Option<ValueId>| {
         shared.as_mut().zip(from).map(|(write, from)| write(g, stage, from))
     };
-    let gathered = beside(g, Stage::Gather, Some(flat));
+    let gathered = stage(g, Stage::Gather, Some(flat));
     let kind = OpKind::Megatron(MegatronOp::Routed(RoutedOp::Select { routed, fused, counted }));
     let [chosen, of] = g.op_many(MODULE, kind, &[weights, map], [("chosen_C", C, weighs), ("of_C", C, numbered)]);
     g.resize(chosen, routed.sent);
@@ -57,7 +57,7 @@ fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, mut shar
         weight = rows(g, RoutedOp::Exchange, &[chosen], ("weight_C", C, routed.received), weighs);
         g.drop_values(&[chosen]);
     }
-    let active = beside(g, Stage::First, gathered);
+    let active = stage(g, Stage::First, gathered);
     let (mut sorted, mut of_sorted) = (got, weight);
     if routed.tensor > 1 {
         sorted = rows(g, RoutedOp::Collect, &[sorted], wide("all_CD", routed.rows()), compute);
@@ -96,7 +96,7 @@ fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, mut shar
         g.drop_values(&[before]);
     }
     let back = out;
-    let every = beside(g, Stage::Second, active);
+    let every = stage(g, Stage::Second, active);
     out = unpermute(g, fused, [back, of]);
     if let Some(every) = every {
         let routed = out;

@@ -5,7 +5,9 @@
 //! How many ranks a token reaches is the mean where all choices of experts are as likely ([`Rows::reached`]). DeepEP's own
 //! buffers, which PyTorch does not see, are left out.
 
-use super::super::dispatcher::{Beside, Dispatcher, Experts, Routing, Spread};
+use super::super::super::frame::Node;
+use super::super::dispatcher::Selected;
+use super::super::dispatcher::{Dispatcher, Experts, Routing, Spread, WriteStage};
 use super::rows::{C, CD, rows, unpermute_to};
 use super::rules::Rules;
 use crate::model::graph::{Axis, Graph, GraphBuilder, Op, ValueId};
@@ -20,7 +22,7 @@ pub(super) const FLEX: Dispatcher = Dispatcher {
     name: "flex",
     about: "DeepEP: a token goes once to every rank on which it has an expert",
     combines: true,
-    beside: false,
+    overlaps_shared: false,
     refuses,
     write,
     shared_buffer: |_, _| 0,
@@ -44,7 +46,7 @@ const WEIGHTS_OF_ROWS: &str = "weights of rows";
 
 /// Ranks that DeepEP has settings for (`Buffer.get_dispatch_config`).
 const RANKS: [u32; 12] = [2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160];
-/// Channels of 20 processors (`--moe-deepep-num-sms`).
+/// Channels of 20 SMs (`--moe-deepep-num-sms`).
 const CHANNELS: u64 = 10;
 /// Bytes of an index, of a number.
 const INDEX: u64 = 8;
@@ -82,12 +84,12 @@ fn arrived(routed: &Routed) -> u64 {
     (mean * routed.received as f64 / routed.sent.max(1) as f64).min(most).round() as u64
 }
 
-fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, _: Option<Beside<'_>>) -> ValueId {
+fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, _: Option<WriteStage<'_>>) -> ValueId {
     let &Routing { routed, fused, tokens, weights, map, .. } = routing;
     let (d, compute) = (g.dims().d, g.compute());
     let (came, local, chosen) = (arrived(&routed), routed.local, routed.tokens * routed.top_k);
     let own = |step| RoutedOp::Own { step, routed };
-    // Weights and, beside them, numbers of experts.
+    // Weights, and numbers of experts.
     let choice = rows(g, own(CHOOSE), &[weights], ("choice_C", C, chosen), DType::Fp32);
     let got = rows(g, own(DISPATCH), &[tokens, choice], ("got_CD", CD, came * d), compute);
     let of_got = rows(g, own(SPREAD), &[choice, got], ("weights_SBE", SBE, came * local), DType::Fp32);
@@ -113,7 +115,7 @@ fn exchange(eager: &mut Eager, routed: &Routed, way: Way, row: u64) {
 
 /// A block of the pool of DeepEP's stream.
 fn taken(eager: &mut Eager, bytes: u64) -> Storage {
-    let stream = eager.experts.as_ref().and_then(|ranks| ranks.counts).map_or(COMPUTE, |(_, stream)| stream);
+    let stream = eager.ranks_of_experts().and_then(|ranks| ranks.counts).map_or(COMPUTE, |(_, stream)| stream);
     eager.storage_on(stream, bytes, Category::Activation, "deep_ep")
 }
 
@@ -121,7 +123,8 @@ fn forward(
     eager: &mut Eager,
     graph: &Graph,
     op: &Op,
-    (step, routed): (&'static str, Routed),
+    step: &'static str,
+    routed: Routed,
     frame: &mut Frame,
     results: Results,
 ) {
@@ -176,7 +179,7 @@ fn forward(
             let whole = eager.made("aten.zeros", map * INDEX, 0, dispatch);
             let weights = eager.made("aten.zeros", bytes, 0, dispatch);
             let mask = eager.made("aten.ne", counted, counted * INDEX, dispatch);
-            let expert = eager.masked_select(counted, (routed.rows() * INDEX, routed.rows()));
+            let expert = eager.masked_select(counted, Selected { rows: routed.rows(), bytes: routed.rows() * INDEX });
             let token = eager.made("aten.repeat_interleave", routed.rows() * INDEX, came * INDEX, dispatch);
             eager.pointwise(
                 "aten.index_put_",
@@ -185,7 +188,7 @@ fn forward(
                 routed.rows() * INDEX,
                 dispatch,
             );
-            let chosen = eager.masked_select(counted, (routed.rows() * NUMBER, routed.rows()));
+            let chosen = eager.masked_select(counted, Selected { rows: routed.rows(), bytes: routed.rows() * NUMBER });
             eager.pointwise(
                 "aten.index_put_",
                 MemoryKind::Scatter,
@@ -209,14 +212,14 @@ fn forward(
         TOKENS_OF_ROWS => {
             let mask = eager.made("aten.clone", map, map, dispatch);
             let numbers = eager.made("aten.arange", came * INDEX, 0, dispatch);
-            let tokens = eager.masked_select(map, (bytes, routed.rows()));
+            let tokens = eager.masked_select(map, Selected { rows: routed.rows(), bytes });
             eager.release(numbers);
             saved.push(mask);
             tokens
         }
         WEIGHTS_OF_ROWS => {
             let by_expert = eager.made("aten.clone", read, read, dispatch);
-            let weights = eager.masked_select(map, (bytes, routed.rows()));
+            let weights = eager.masked_select(map, Selected { rows: routed.rows(), bytes });
             saved.push(by_expert);
             weights
         }
@@ -233,12 +236,13 @@ fn forward(
 
 fn backward(
     eager: &mut Eager,
-    graph: &Graph,
-    op: &Op,
-    (index, step, routed): (usize, &'static str, Routed),
+    node: Node<'_>,
+    step: &'static str,
+    routed: Routed,
     frame: &mut Frame,
     gradient: Storage,
 ) {
+    let Node { graph, op, index } = node;
     let (input, out) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
     let (bytes, read, row) = (input.bytes(), out.bytes(), graph.dims.d * out.dtype.bytes());
     let result = match step {

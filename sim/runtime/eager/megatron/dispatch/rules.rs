@@ -1,14 +1,14 @@
 //! Rules of the operators that only one dispatcher has ([`RoutedOp::Own`](crate::model::megatron::RoutedOp::Own)).
 
-use super::super::super::frame::Results;
+use super::super::super::frame::{Node, Results};
 use super::super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::Routed;
 
 /// Forward of an operator by its step's name.
-pub(super) type Forward = fn(&mut Eager, &Graph, &Op, (&'static str, Routed), &mut Frame, Results);
-/// Its backward; its index stands first.
-pub(super) type Backward = fn(&mut Eager, &Graph, &Op, (usize, &'static str, Routed), &mut Frame, Storage);
+pub(super) type Forward = fn(&mut Eager, &Graph, &Op, &'static str, Routed, &mut Frame, Results);
+/// Its backward.
+pub(super) type Backward = fn(&mut Eager, Node<'_>, &'static str, Routed, &mut Frame, Storage);
 
 /// What a dispatcher's own operators do forward and backward.
 #[derive(Clone, Copy)]
@@ -22,17 +22,10 @@ impl Rules {
     pub(super) const NONE: Rules = Rules { forward: no_forward, backward: no_backward };
 }
 
-fn no_forward(_: &mut Eager, _: &Graph, _: &Op, (step, _): (&'static str, Routed), _: &mut Frame, _: Results) {
+fn no_forward(_: &mut Eager, _: &Graph, _: &Op, step: &'static str, _: Routed, _: &mut Frame, _: Results) {
     unreachable!("a dispatcher without operators of its own writes none down: {step}")
 }
 
-fn no_backward(
-    _: &mut Eager,
-    _: &Graph,
-    _: &Op,
-    (_, step, _): (usize, &'static str, Routed),
-    _: &mut Frame,
-    _: Storage,
-) {
+fn no_backward(_: &mut Eager, _: Node<'_>, step: &'static str, _: Routed, _: &mut Frame, _: Storage) {
     unreachable!("a dispatcher without operators of its own writes none down: {step}")
 }

@@ -1,7 +1,8 @@
 //! Transformer Engine's `Linear` in fp8 in a model that says nothing of micro-batches (`transformer_engine/pytorch/module/linear.py`,
 //! 0.10 and before 1.8).
 
-use super::super::super::frame::Results;
+use super::super::super::frame::{Node, Results};
+use super::super::super::shape::MatmulShape;
 use super::super::super::{Eager, Frame, Storage};
 use super::{Copies, SQUARE, Wide};
 use crate::model::graph::{Graph, Op, OpKind};
@@ -54,7 +55,7 @@ impl Eager {
         let mut input = self.quantised(linear.input(), copies, recipe);
         let mut weight = self.quantised(linear.weight(), copies, recipe);
         let out = self.storage(graph.values[op.outputs[0]].bytes(), "te.generic_gemm");
-        let shape = (linear.tokens, linear.outputs, linear.inputs);
+        let shape = MatmulShape { m: linear.tokens, n: linear.outputs, k: linear.inputs };
         self.engine_matmul(shape, DType::Fp8, MatmulLayout::Forward, dispatch);
         frame.slots[op.outputs[0]] = Some(out);
         let kept: Vec<Storage> = if saves { input.pop().into_iter().chain(weight.pop()).collect() } else { vec![] };
@@ -64,14 +65,8 @@ impl Eager {
         self.keep(frame, results, &kept);
     }
 
-    pub(in super::super) fn fp8_linear_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        index: usize,
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(in super::super) fn fp8_linear_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let linear = Alone::of(graph, op);
         let Alone { inputs, outputs, tokens, dtype } = linear;
         let dispatch = self.settings.backward;
@@ -80,11 +75,21 @@ impl Eager {
         let before = self.program.set_pass(Pass::Backward);
         let held = self.quantised(whole, Copies::Both, Fp8Recipe::Delayed);
         self.program.set_pass(before);
-        let bias = op.params.get(1).map(|&param| (param, self.bias_beside_cast((tokens, outputs), dtype)));
+        let bias = op.params.get(1).map(|&param| (param, self.bias_with_cast(tokens, outputs, dtype)));
         let result = self.temporary(tokens * inputs * dtype.bytes(), "te.generic_gemm");
-        self.engine_matmul((tokens, inputs, outputs), DType::Fp8, MatmulLayout::DataGradient, dispatch);
+        self.engine_matmul(
+            MatmulShape { m: tokens, n: inputs, k: outputs },
+            DType::Fp8,
+            MatmulLayout::DataGradient,
+            dispatch,
+        );
         let weight = self.temporary(inputs * outputs * dtype.bytes(), "te.generic_gemm");
-        self.engine_matmul((outputs, inputs, tokens), DType::Fp8, MatmulLayout::WeightGradient, dispatch);
+        self.engine_matmul(
+            MatmulShape { m: outputs, n: inputs, k: tokens },
+            DType::Fp8,
+            MatmulLayout::WeightGradient,
+            dispatch,
+        );
         for storage in held {
             self.release(storage);
         }

@@ -4,7 +4,7 @@
 //! all of them, under the other recipes each expert's rows have kernels of their own, in one call. Of what was read the
 //! transposed copies are kept.
 
-use super::super::super::frame::Results;
+use super::super::super::frame::{Node, Results};
 use super::super::super::{Eager, Frame, Storage};
 use super::super::expert_sizes::Sizes;
 use super::super::fp8::{Copies, Wide};
@@ -43,17 +43,11 @@ impl Eager {
     /// After the optimizer's step the fp8 copies of every expert's weight are made anew.
     fn renew_experts(&mut self, sizes: &Sizes, fp8: Fp8) {
         for _ in 0..sizes.local {
-            self.renew_weight((sizes.inputs * sizes.outputs, sizes.dtype), fp8);
+            self.renew_weight(sizes.inputs * sizes.outputs, sizes.dtype, fp8);
         }
     }
 
-    pub(super) fn fp8_grouped_linear(
-        &mut self,
-        op: &Op,
-        (sizes, fp8): (&Sizes, Fp8),
-        frame: &mut Frame,
-        results: Results,
-    ) {
+    pub(super) fn fp8_grouped_linear(&mut self, op: &Op, sizes: &Sizes, fp8: Fp8, frame: &mut Frame, results: Results) {
         let keeps = results == Results::Save && !fp8.original;
         let copies = if keeps { Copies::Both } else { Copies::Rows };
         let [rows, transposed] = self.split_quantise(sizes, sizes.inputs, copies, fp8.recipe);
@@ -71,11 +65,13 @@ impl Eager {
 
     pub(super) fn fp8_grouped_linear_backward(
         &mut self,
-        op: &Op,
-        (index, sizes, fp8): (usize, &Sizes, Fp8),
+        node: Node<'_>,
+        sizes: &Sizes,
+        fp8: Fp8,
         frame: &mut Frame,
         gradient: Storage,
     ) {
+        let Node { op, index, .. } = node;
         let dispatch = self.settings.backward;
         let of_result = self.split_quantise(sizes, sizes.outputs, Copies::Both, fp8.recipe);
         let result = self.temporary(sizes.rows * sizes.inputs * sizes.dtype.bytes(), "te.general_grouped_gemm");

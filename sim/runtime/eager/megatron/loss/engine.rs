@@ -2,7 +2,7 @@
 //! reads the logits for three numbers a token, which tensor-parallel ranks gather; one leaves the gradient in the logits'
 //! place. In backward that is multiplied by the gradient of the losses, after the host has sent a one to compare with.
 
-use super::super::super::frame::Results;
+use super::super::super::frame::{Node, Results};
 use super::super::super::storage::Gradient;
 use super::super::super::{Eager, Frame};
 use super::{INDEX, NUMBER};
@@ -48,12 +48,11 @@ impl Eager {
 
     pub(in super::super) fn engine_vocabulary_loss_backward(
         &mut self,
-        graph: &Graph,
-        op: &Op,
-        index: usize,
+        node: Node<'_>,
         frame: &mut Frame,
         gradient: super::Storage,
     ) {
+        let Node { graph, op, index } = node;
         let bytes = graph.values[op.inputs[0]].bytes();
         // Where a graph is the whole step, nothing is compared (`is_cg_capturable`).
         if self.program.graphs_now() != Graphs::Both {

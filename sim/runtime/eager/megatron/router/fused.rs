@@ -17,7 +17,9 @@ impl Eager {
         op: &Op,
         sizes: Sizes,
         frame: &mut Frame,
-        (results, mut saved, logits): (Results, Vec<Storage>, Storage),
+        results: Results,
+        mut saved: Vec<Storage>,
+        logits: Storage,
     ) {
         const NAME: &str = "te.fused_topk_with_score_function";
         let wide = sizes.every * NUMBER;

@@ -9,6 +9,15 @@ use crate::program::{DType, Dispatch, MemoryKind};
 pub(in crate::runtime::eager::megatron) const INDEX: u64 = 8;
 pub(in crate::runtime::eager::megatron) const NUMBER: u64 = 4;
 
+/// The largest of each row.
+#[derive(Clone, Copy)]
+pub(in crate::runtime::eager::megatron) struct Largest {
+    /// Bytes of all values.
+    pub(in crate::runtime::eager::megatron) bytes: u64,
+    /// How many values.
+    pub(in crate::runtime::eager::megatron) count: u64,
+}
+
 /// What the rules read off the operator.
 #[derive(Clone, Copy)]
 pub(in crate::runtime::eager::megatron) struct Sizes {

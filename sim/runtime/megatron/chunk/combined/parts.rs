@@ -5,8 +5,8 @@ use std::ops::Range;
 use crate::model::graph::{Graph, Op, OpKind};
 use crate::model::megatron::{MegatronOp, RoutedOp};
 use crate::runtime::eager::crosses;
-use crate::runtime::megatron::ahead;
 use crate::runtime::megatron::chunk::Chunk;
+use crate::runtime::megatron::mtp;
 
 /// A part of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Chunk {
     /// Its module that predicts a token further ahead.
     fn module(&self) -> Option<Layer<'_>> {
         let graph = self.head.as_ref().filter(|_| self.last && self.job.model.predicts_ahead > 0)?;
-        Some(Layer { graph, at: ahead::cuts(graph) })
+        Some(Layer { graph, at: mtp::cuts(graph) })
     }
 
     /// Its blocks, and that module.

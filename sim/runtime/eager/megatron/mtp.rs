@@ -1,23 +1,23 @@
-//! What multi-token prediction does beside ordinary modules (`core/transformer/multi_token_prediction.py`, `roll_tensor`,
+//! What multi-token prediction does besides ordinary modules (`core/transformer/multi_token_prediction.py`, `roll_tensor`,
 //! `MTPLossAutoScaler`; `core/tensor_parallel/mappings.py`, 0.16.1).
 
-use super::super::frame::Results;
+use super::super::frame::{Node, Results};
 use super::super::storage::Gradient;
 use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
-use crate::model::megatron::AheadOp;
+use crate::model::megatron::MtpOp;
 use crate::program::{Collective, DType, MemoryKind};
 
 /// Bytes of a number in fp32.
 const NUMBER: u64 = 4;
 
 impl Eager {
-    pub(super) fn ahead(&mut self, graph: &Graph, op: &Op, kind: AheadOp, frame: &mut Frame, results: Results) {
+    pub(super) fn mtp(&mut self, graph: &Graph, op: &Op, kind: MtpOp, frame: &mut Frame, results: Results) {
         let out = &graph.values[op.outputs[0]];
         let (bytes, dispatch) = (out.bytes(), self.settings.forward);
         let mut saved = vec![];
         let made = match kind {
-            AheadOp::Roll => {
+            MtpOp::Roll => {
                 let rolled = self.made("aten.roll", bytes, bytes, dispatch);
                 let row = bytes / graph.dims.s;
                 self.pointwise("aten.fill_", MemoryKind::Elementwise, 0, row, dispatch);
@@ -25,21 +25,21 @@ impl Eager {
                 self.release(sum);
                 rolled
             }
-            AheadOp::GatherWidth => {
+            MtpOp::GatherWidth => {
                 let gathered = self.storage(bytes, "all_gather_into_tensor");
                 self.exchange_now(Collective::AllGather, bytes, out.dtype);
                 let side_by_side = self.made("aten.cat", bytes, bytes, dispatch);
                 self.release(gathered);
                 side_by_side
             }
-            AheadOp::Scales { ends } => {
+            MtpOp::Scales { ends } => {
                 if ends {
                     self.reduce_maxima();
                 }
                 self.retain(Self::value(frame, op.inputs[0]))
             }
-            AheadOp::OwnRows => self.retain(Self::value(frame, op.inputs[0])),
-            AheadOp::Ride => {
+            MtpOp::OwnRows => self.retain(Self::value(frame, op.inputs[0])),
+            MtpOp::Ride => {
                 let losses = graph.dims.tokens() * NUMBER;
                 let shown = self.made("aten.mul", losses, 2 * losses, dispatch);
                 // For the log: their mean, added to that of the other micro-batches.
@@ -58,32 +58,26 @@ impl Eager {
         self.keep(frame, results, &saved);
     }
 
-    pub(super) fn ahead_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, kind): (usize, AheadOp),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn mtp_backward(&mut self, node: Node<'_>, kind: MtpOp, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let input = &graph.values[op.inputs[0]];
         let (bytes, dtype) = (input.bytes(), input.dtype);
         let result = match kind {
             // Whole numbers and masks have no gradients.
-            AheadOp::Roll => return self.release(gradient),
-            AheadOp::GatherWidth => self.pointwise_gradient("aten.clone", bytes, bytes),
-            AheadOp::OwnRows => {
+            MtpOp::Roll => return self.release(gradient),
+            MtpOp::GatherWidth => self.pointwise_gradient("aten.clone", bytes, bytes),
+            MtpOp::OwnRows => {
                 let whole = self.temporary(bytes, "all_gather_into_tensor");
                 self.exchange_now(Collective::AllGather, bytes, dtype);
                 whole
             }
-            AheadOp::Scales { ends } => {
+            MtpOp::Scales { ends } => {
                 if !ends {
                     self.reduce_maxima();
                 }
                 self.retain(gradient)
             }
-            AheadOp::Ride => {
+            MtpOp::Ride => {
                 let losses = graph.dims.tokens() * DType::Fp32.bytes();
                 let mut made = self.pointwise_gradient("aten.ones_like", losses, 0);
                 // The loss scale, the number of tokens, the scaling factor, the mask.
@@ -97,6 +91,6 @@ impl Eager {
             }
         };
         self.let_go(frame, index, gradient);
-        self.accumulate(frame, op.inputs[0], Gradient { storage: result, view: kind == AheadOp::Ride });
+        self.accumulate(frame, op.inputs[0], Gradient { storage: result, view: kind == MtpOp::Ride });
     }
 }

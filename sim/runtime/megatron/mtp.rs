@@ -17,7 +17,7 @@ use super::job::{Implementation, Job, Recompute};
 use super::refused::{FP8, FP8_SIZES, MULTI_TOKEN, WITHOUT_MULTI_TOKEN};
 use crate::model::Position;
 use crate::model::graph::{Axis, Graph, Op, OpKind, ValueId};
-use crate::model::megatron::{AheadOp, Bias, MegatronOp};
+use crate::model::megatron::{Bias, MegatronOp, MtpOp};
 use crate::program::DType;
 use crate::runtime::Refusal;
 use crate::schedule::Placement;
@@ -89,11 +89,11 @@ pub(super) fn norm(job: &Job) -> Graph {
 
 /// Where among a head's operators its one module begins, its block has ended, and the module ends.
 pub(super) fn cuts(head: &Graph) -> [usize; 3] {
-    let of = |op: &Op, kind: AheadOp| op.kind == OpKind::Megatron(MegatronOp::Ahead(kind));
-    let begins = head.ops.iter().position(|op| of(op, AheadOp::Roll));
+    let of = |op: &Op, kind: MtpOp| op.kind == OpKind::Megatron(MegatronOp::Mtp(kind));
+    let begins = head.ops.iter().position(|op| of(op, MtpOp::Roll));
     let block = head.ops.iter().position(|op| op.module == NORM);
     let ends = head.ops.iter().rposition(|op| op.kind == OpKind::CONCAT).map(|at| at + 1);
-    [begins, block, ends].map(|at| at.expect("a head with a module ahead has its parts"))
+    [begins, block, ends].map(|at| at.expect("a head with a module of multi-token prediction has its parts"))
 }
 
 /// Parameters of a module.
@@ -112,13 +112,13 @@ struct Moved {
 }
 
 impl Modules<'_> {
-    fn ahead(&mut self, op: AheadOp, inputs: &[ValueId], output: (&'static str, &'static [Axis])) -> ValueId {
-        self.megatron(MODULE, MegatronOp::Ahead(op), inputs, &[], output)
+    fn mtp(&mut self, op: MtpOp, inputs: &[ValueId], output: (&'static str, &'static [Axis])) -> ValueId {
+        self.megatron(MODULE, MegatronOp::Mtp(op), inputs, &[], output)
     }
 
     /// Moved by one, its last place zero.
     fn rolled(&mut self, value: ValueId, (name, dtype): (&'static str, DType)) -> ValueId {
-        let roll = OpKind::Megatron(MegatronOp::Ahead(AheadOp::Roll));
+        let roll = OpKind::Megatron(MegatronOp::Mtp(MtpOp::Roll));
         self.g.op_in(MODULE, roll, &[value], &[], (name, BS), dtype)
     }
 
@@ -129,7 +129,7 @@ impl Modules<'_> {
             return value;
         }
         let elements = self.g.elements(value);
-        let same = self.ahead(AheadOp::Scales { ends }, &[value], ("h_LBD", BLD));
+        let same = self.mtp(MtpOp::Scales { ends }, &[value], ("h_LBD", BLD));
         self.g.resize(same, elements);
         self.g.drop_values(&[value]);
         same
@@ -156,9 +156,9 @@ impl Modules<'_> {
         self.g.drop_values(&[both]);
         if tp > 1 {
             let part = out;
-            let whole = self.ahead(AheadOp::GatherWidth, &[part], ("h_SBD", BSD));
+            let whole = self.mtp(MtpOp::GatherWidth, &[part], ("h_SBD", BSD));
             self.g.drop_values(&[part]);
-            out = self.ahead(AheadOp::OwnRows, &[whole], ("h_LBD", BLD));
+            out = self.mtp(MtpOp::OwnRows, &[whole], ("h_LBD", BLD));
             self.g.drop_values(&[whole]);
         }
         self.g.drop_values(&[embedded]);
@@ -217,7 +217,7 @@ pub(super) fn head(job: &Job) -> Graph {
         let normed = m.norm(NORM, out, &params.norm);
         m.g.drop_values(&[out]);
         if matches!(job.block.recompute, Recompute::Uniform { .. }) {
-            m.g.again_from(first);
+            m.g.recompute_from(first);
         }
         m.g.drop_values(&[embedded]);
         hidden.push(normed);
@@ -244,7 +244,7 @@ pub(super) fn head(job: &Job) -> Graph {
         m.g.drop_values(before.as_ref().map_or(&[], |both| &both[..]));
         let losses = m.losses(logits);
         let given = main;
-        main = m.ahead(AheadOp::Ride, &[given, losses, shown], ("h_LBD", BLD));
+        main = m.mtp(MtpOp::Ride, &[given, losses, shown], ("h_LBD", BLD));
         m.g.drop_values(&[losses]);
         if given != parts[0] {
             m.g.drop_values(&[given]);

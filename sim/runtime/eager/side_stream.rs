@@ -1,27 +1,28 @@
-//! Operators of a graph on a stream beside the default one (`torch.cuda.stream`), and what waits for them.
+//! Operators of a graph on a side stream (`torch.cuda.stream`), and what waits for them.
 //!
 //! Forward: an operator that reads what another stream has made waits for that stream. Backward runs each operator on the
 //! stream of its forward; a gradient from another stream is waited for when the operator it reaches begins, by the event that
 //! was recorded when it was made (`torch/csrc/autograd/input_buffer.cpp`, "Autograd Producer-Consumer Stream Syncs", from PyTorch
 //! 2.9 on). Parameters take their gradients on the default stream, where data parallelism has made their nodes.
 
-use super::frame::Results;
+use super::frame::{Node, Results};
 use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Dispatch, StreamId};
 
 impl Eager {
-    /// Has operators that are written to run beside others do so on a stream. `in_line`: a collective that is waited for at once is
-    /// issued on the stream that waits, as PyTorch does from 2.8 on (pytorch/pytorch#150398). With one queue to the device a wait
-    /// for another stream holds up what runs beside.
-    pub fn run_beside(&mut self, stream: StreamId, in_line: bool) {
-        self.program.computes_beside(stream);
-        self.beside = Some(stream);
-        self.in_line = in_line;
+    /// The side stream, where some operators run on one.
+    fn side(&self) -> Option<StreamId> {
+        self.framework.megatron().and_then(|megatron| megatron.side).map(|side| side.stream)
+    }
+
+    /// Whether a collective that is waited for at once is issued on the stream that waits.
+    pub(super) fn in_line(&self) -> bool {
+        self.framework.megatron().and_then(|megatron| megatron.side).is_some_and(|side| side.in_line)
     }
 
     fn stream_of(&self, op: &Op) -> StreamId {
-        self.beside.filter(|_| op.beside).unwrap_or(self.stream)
+        if op.side_stream { self.side().unwrap_or(self.stream) } else { self.stream }
     }
 
     /// One operator on its stream, behind what it reads.
@@ -35,9 +36,11 @@ impl Eager {
         cached: &[Storage],
     ) {
         let before = self.stream;
-        if let Some(beside) = self.beside.filter(|_| !graph.order.is_empty()) {
+        if !graph.order.is_empty()
+            && let Some(side) = self.side()
+        {
             if op.inputs.iter().any(|&input| graph.comes_from_elsewhere(op, input)) {
-                let (reads, made) = if op.beside { (beside, before) } else { (before, beside) };
+                let (reads, made) = if op.side_stream { (side, before) } else { (before, side) };
                 self.program.wait_stream(reads, made);
             }
             self.stream = self.stream_of(op);
@@ -47,9 +50,10 @@ impl Eager {
     }
 
     /// An operator's backward on its stream, behind the gradients it is given.
-    pub(super) fn node(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame) {
+    pub(super) fn node(&mut self, node: Node<'_>, frame: &mut Frame) {
+        let Node { graph, op, .. } = node;
         if graph.order.is_empty() {
-            return self.node_here(graph, op, index, frame);
+            return self.node_here(node, frame);
         }
         let (before, own) = (self.stream, self.stream_of(op));
         self.stream = own;
@@ -57,7 +61,7 @@ impl Eager {
         for (_, event) in came {
             self.program.wait(self.stream, event);
         }
-        self.node_here(graph, op, index, frame);
+        self.node_here(node, frame);
         for &input in &op.inputs {
             if frame.gradients[input].is_some() && graph.comes_from_elsewhere(op, input) {
                 frame.came.push((input, self.program.record(self.stream)));
@@ -68,10 +72,10 @@ impl Eager {
 
     /// What a parameter does with a gradient that has been made on the stream at hand.
     pub(super) fn on_the_default_stream(&mut self, take: impl FnOnce(&mut Eager)) {
-        let Some(beside) = self.beside.filter(|&beside| beside == self.stream) else { return take(self) };
-        self.program.wait_stream(COMPUTE, beside);
+        let Some(side) = self.side().filter(|&side| side == self.stream) else { return take(self) };
+        self.program.wait_stream(COMPUTE, side);
         self.stream = COMPUTE;
         take(self);
-        self.stream = beside;
+        self.stream = side;
     }
 }

@@ -1,8 +1,10 @@
-//! What others have one kernel for, written out: attention as matmuls and a softmax, dropout, parts of a value.
+//! What other code has one kernel for, unfused: attention as matmuls and a softmax, dropout, parts of a value.
 //!
 //! Rules are those of `tools/autograd/derivatives.yaml`; orders of allocations and frees are recorded in
 //! `tests/oracles/hf-transformers.json`.
 
+use super::frame::Node;
+use super::shape::MatmulShape;
 use super::storage::Gradient;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op, OpKind};
@@ -10,47 +12,49 @@ use crate::program::{DType, MatmulLayout, MemoryKind};
 
 impl Eager {
     /// `bmm`, forward: products of so many rows, columns and what is summed over, as one matmul of all their rows.
-    pub(super) fn bmm(&mut self, graph: &Graph, op: &Op, (rows, columns, inner): (u64, u64, u64), frame: &mut Frame) {
+    pub(super) fn bmm(&mut self, graph: &Graph, op: &Op, rows: u64, columns: u64, inner: u64, frame: &mut Frame) {
         let value = &graph.values[op.outputs[0]];
         let output = self.storage(value.bytes(), "aten.bmm");
         frame.slots[op.outputs[0]] = Some(output);
         let dispatch = self.settings.forward;
-        let shape = (graph.dims.b * graph.dims.n * rows, columns, inner);
+        let shape = MatmulShape { m: graph.dims.b * graph.dims.n * rows, n: columns, k: inner };
         self.matmul("aten.bmm", shape, value.dtype, MatmulLayout::Forward, dispatch);
     }
 
     /// The gradient of the second, then that of the first.
     pub(super) fn bmm_backward(
         &mut self,
-        graph: &Graph,
-        op: &Op,
-        (index, rows, n, k): (usize, u64, u64, u64),
+        node: Node<'_>,
+        rows: u64,
+        n: u64,
+        k: u64,
         frame: &mut Frame,
         gradient: Storage,
     ) {
+        let Node { graph, op, index } = node;
         let dispatch = self.settings.backward;
         let dtype = graph.values[op.outputs[0]].dtype;
         // What is summed over for the second is the rows of one matrix, of which there are B·N.
         let stacked = graph.dims.b * graph.dims.n;
         let m = stacked * rows;
         let second = self.temporary(graph.values[op.inputs[1]].bytes(), "aten.bmm");
-        self.matmul("aten.bmm", (stacked * k, n, rows), dtype, MatmulLayout::WeightGradient, dispatch);
+        self.matmul(
+            "aten.bmm",
+            MatmulShape { m: stacked * k, n, k: rows },
+            dtype,
+            MatmulLayout::WeightGradient,
+            dispatch,
+        );
         let first = self.temporary(graph.values[op.inputs[0]].bytes(), "aten.bmm");
-        self.matmul("aten.bmm", (m, k, n), dtype, MatmulLayout::DataGradient, dispatch);
+        self.matmul("aten.bmm", MatmulShape { m, n: k, k: n }, dtype, MatmulLayout::DataGradient, dispatch);
         self.let_go(frame, index, gradient);
         self.accumulate(frame, op.inputs[0], Gradient { storage: first, view: true });
         self.accumulate(frame, op.inputs[1], Gradient { storage: second, view: true });
     }
 
     /// Softmax's backward has its product with what it received for a moment.
-    pub(super) fn scores_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        index: usize,
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn scores_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let bytes = graph.values[op.outputs[0]].bytes();
         let name = "aten._softmax_backward_data";
         let result = self.temporary(bytes, name);
@@ -74,14 +78,8 @@ impl Eager {
     }
 
     /// The gradient of what was not dropped.
-    pub(super) fn dropout_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        index: usize,
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn dropout_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
         let value = &graph.values[op.outputs[0]];
         let read = value.bytes() + value.elements;
         let result = self.pointwise_gradient("aten.native_dropout_backward", value.bytes(), read);
