@@ -10,8 +10,8 @@ use windtunnel::program::{Builder, Collective, DType, Instr, Pass, Program, Stre
 use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
 use windtunnel::runtime::eager::{Eager, LayerNorm, TensorGroup};
 use windtunnel::runtime::megatron::{
-    self, Again, Block, Chunk, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Job, Loader, Matmuls,
-    Mesh, Optimizer, Overlap, Pipeline, Recompute, Sharing,
+    self, Again, Block, Chunk, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Loader, Matmuls,
+    MegatronPlan, Mesh, Optimizer, Overlap, Pipeline, Recompute, Sharing,
 };
 use windtunnel::schedule::find;
 
@@ -65,8 +65,8 @@ fn model() -> ModelConfig {
     }
 }
 
-fn job(matmuls: Matmuls, tp: u32) -> Job {
-    Job {
+fn job(matmuls: Matmuls, tp: u32) -> MegatronPlan {
+    MegatronPlan {
         engine: Engine::Core,
         model: model(),
         batch: 1,
@@ -126,7 +126,7 @@ fn fp8(recipe: Fp8Recipe, parameters: bool) -> Matmuls {
     Matmuls::Fp8 { recipe, parameters }
 }
 
-fn program(job: &Job) -> Program {
+fn program(job: &MegatronPlan) -> Program {
     assert_eq!(megatron::refuses(job), None);
     megatron::compile(job).classes.remove(0)
 }
@@ -145,7 +145,7 @@ impl ParamHooks for Nothing {
 }
 
 /// What `layers` blocks keep for backward.
-fn kept(job: &Job, layers: u64) -> u64 {
+fn kept(job: &MegatronPlan, layers: u64) -> u64 {
     let mut program = Builder::new(job.mesh.ranks(), &["compute", "tp"]);
     let group = program.add_group(job.mesh.tensor());
     program.section(Section::Step);
@@ -261,7 +261,7 @@ fn fp8_is_gathered_in_one_byte_and_scattered_in_two() {
 #[test]
 fn fp8_beside_matmuls_moves_and_multiplies_as_much() {
     let plain = program(&job(fp8(DELAYED, true), 4));
-    let overlapped = program(&Job { overlap_tensor: Some(Overlap::default()), ..job(fp8(DELAYED, true), 4) });
+    let overlapped = program(&MegatronPlan { overlap_tensor: Some(Overlap::default()), ..job(fp8(DELAYED, true), 4) });
     let all = |program, kind| -> u64 {
         ["tp", "tp user buffers"].iter().flat_map(|group| exchanged(program, group, kind)).sum()
     };
@@ -345,7 +345,7 @@ fn fp8_multiplies_the_linears_of_blocks_and_nothing_else() {
 
 #[test]
 fn fp8_that_nobody_has_is_refused_by_name() {
-    let refused = |change: &dyn Fn(&mut Job)| {
+    let refused = |change: &dyn Fn(&mut MegatronPlan)| {
         let mut job = job(fp8(DELAYED, false), 2);
         change(&mut job);
         megatron::refuses(&job).map_or("nothing".into(), |refusal| refusal.problem)
@@ -354,7 +354,7 @@ fn fp8_that_nobody_has_is_refused_by_name() {
     assert!(refused(&|job| job.block.implementation = Implementation::Local).contains("Transformer Engine"));
     assert!(refused(&|job| job.model.ffn = 1000).contains("16"));
     assert!(refused(&|job| job.matmuls = fp8(Fp8Recipe::Blockwise, true)).contains("blockwise"));
-    let beside = |job: &mut Job| {
+    let beside = |job: &mut MegatronPlan| {
         job.matmuls = fp8(Fp8Recipe::Blockwise, false);
         job.overlap_tensor = Some(Overlap::default());
     };

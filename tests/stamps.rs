@@ -7,7 +7,7 @@ use windtunnel::receipt::map::map;
 use windtunnel::receipt::read::Receipts;
 use windtunnel::receipt::table::Tables;
 use windtunnel::runtime::Flight;
-use windtunnel::runtime::megatron::{Job, compile, compile_one_by_one};
+use windtunnel::runtime::megatron::{MegatronPlan, compile, compile_one_by_one};
 use windtunnel::scenario::Scenario;
 
 use crate::make::{FILE, MEGATRON, parse, replaced};
@@ -16,13 +16,13 @@ use crate::make::{FILE, MEGATRON, parse, replaced};
 const ROUNDS: u32 = 3;
 
 /// The job with fewer micro-batches.
-fn shorter(job: &Job) -> Job {
+fn shorter(job: &MegatronPlan) -> MegatronPlan {
     let round = job.mesh.pp.max(2);
     let most = ROUNDS * round;
-    Job { micro_batches: if job.micro_batches > most { most } else { job.micro_batches }, ..job.clone() }
+    MegatronPlan { micro_batches: if job.micro_batches > most { most } else { job.micro_batches }, ..job.clone() }
 }
 
-fn hold(what: &str, job: &Job) {
+fn hold(what: &str, job: &MegatronPlan) {
     let programs = |flight: Flight| -> (Vec<Program>, Vec<u32>) { (flight.classes, flight.class_of) };
     let ((stamped, of), (written, by)) = (programs(compile(job)), programs(compile_one_by_one(job)));
     assert_eq!(of, by, "{what}");

@@ -1,7 +1,7 @@
 //! Megatron-Core: tensor, sequence, context, pipeline and data parallelism as its own training loop issues them.
 //!
 //! ```text
-//! Job ─► Schedule ─► lower() ─► for each pipeline rank: Rank ─► Program
+//! MegatronPlan ─► Schedule ─► lower() ─► for each pipeline rank: Rank ─► Program
 //!                                   │  Chunk: forward and backward of one micro-batch on one stage
 //!                                   │  P2p: messages between stages      Data: buckets of gradients and parameters
 //!                                   └─ optimizer
@@ -46,8 +46,9 @@ pub use super::eager::DISPATCHERS;
 pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
 pub use fsdp::{has_no_use_for_buckets, unfit, unit_size};
 pub use job::{
-    Again, Block, Core, CrossEntropy, CudaGraphs, Dispatcher, Engine, Fp8Recipe, Fsdp, Gradients, Implementation, Job,
-    Loader, Matmuls, Mesh, Mixture, Optimizer, Overlap, Pipeline, Recompute, Scatter, Scope, Sharing, Strategy,
+    Again, Block, Core, CrossEntropy, CudaGraphs, Dispatcher, Engine, Fp8Recipe, Fsdp, Gradients, Implementation,
+    Loader, Matmuls, MegatronPlan, Mesh, Mixture, Optimizer, Overlap, Pipeline, Recompute, Scatter, Scope, Sharing,
+    Strategy,
 };
 pub use modules::Modules;
 pub use refused::FP8;
@@ -55,18 +56,18 @@ pub use refused::FP8;
 use rayon::prelude::*;
 
 use super::flight::decided;
-use super::{Flight, Framework, Parts};
+use super::{Flight, Framework};
 use crate::program::Budget;
 use crate::runtime::{self, Refusal};
 use crate::schedule::{self, Lowering, Schedule, ScheduleError, order};
 
 /// The job's schedule; an error if it cannot have this shape.
-pub fn schedule(job: &Job) -> Result<Schedule, ScheduleError> {
+pub fn schedule(job: &MegatronPlan) -> Result<Schedule, ScheduleError> {
     job.pipeline.schedule.build(job.shape())
 }
 
 /// What of a job has no rules here, if anything.
-pub fn refuses(job: &Job) -> Option<Refusal> {
+pub fn refuses(job: &MegatronPlan) -> Option<Refusal> {
     let together = || -> Option<Refusal> {
         let whole = matches!(job.block.recompute, Recompute::Uniform { .. } | Recompute::Block { .. });
         let spread = job.mixture.is_some_and(|run| run.dispatcher.combines) && job.mesh.ep > 1;
@@ -87,7 +88,7 @@ pub fn refuses(job: &Job) -> Option<Refusal> {
 }
 
 /// What a schedule that Megatron-Core itself does not have cannot have beside it, and what to write.
-pub fn refuses_schedule(job: &Job) -> Option<Refusal> {
+pub fn refuses_schedule(job: &MegatronPlan) -> Option<Refusal> {
     if !job.pipeline.schedule.is_of(&order::MEGATRON_HALVES) {
         return vocabulary::refuses(job);
     }
@@ -136,16 +137,16 @@ pub fn refuses_schedule(job: &Job) -> Option<Refusal> {
 /// # Panics
 ///
 /// If the job's schedule cannot have its shape: [`schedule()`] says so before.
-pub fn compile(job: &Job) -> Flight {
+pub fn compile(job: &MegatronPlan) -> Flight {
     written(job, &Budget::unlimited(), true)
 }
 
 /// Does the same, running every micro-batch's operators: what [`compile`] is held to.
-pub fn compile_one_by_one(job: &Job) -> Flight {
+pub fn compile_one_by_one(job: &MegatronPlan) -> Flight {
     written(job, &Budget::unlimited(), false)
 }
 
-fn written(job: &Job, budget: &Budget, stamped: bool) -> Flight {
+fn written(job: &MegatronPlan, budget: &Budget, stamped: bool) -> Flight {
     let schedule = decided(schedule(job), budget);
     let lowering = Lowering { overlap_p2p_comm: job.pipeline.overlap_p2p, ..Lowering::default() };
     let lists = schedule::lower(&schedule, &lowering).expect("a schedule that was built can be lowered");
@@ -158,15 +159,7 @@ fn written(job: &Job, budget: &Budget, stamped: bool) -> Flight {
     Flight::in_turn((0..job.mesh.pp).into_par_iter().with_max_len(1).map(program).collect())
 }
 
-impl Framework for Job {
-    fn parts(&self) -> Parts<'_> {
-        Parts::Split(self)
-    }
-
-    fn with_micro_batches(&self, count: u32) -> Option<runtime::Job> {
-        Some(runtime::Job::of(Job { micro_batches: count, ..self.clone() }))
-    }
-
+impl Framework for MegatronPlan {
     fn refuses(&self) -> Option<Refusal> {
         refuses(self)
     }

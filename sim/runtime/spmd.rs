@@ -1,7 +1,7 @@
 //! ZeRO-3-shaped sharding on TPU XLA: a mesh with named axes and a spec for every tensor, given to the compiler.
 //!
 //! ```text
-//! Job ─► Block: forward operators ─► Remat: what is kept, what runs again ─► Tape: the compiled step ─► Program
+//! XlaPlan ─► Block: forward operators ─► Remat: what is kept, what runs again ─► Tape: the compiled step ─► Program
 //! ```
 //!
 //! Nothing is wrapped and nothing hooks in: the compiler places collectives, fuses, orders and gives every buffer its
@@ -29,19 +29,19 @@ mod windows;
 pub use block::{Block, Kind, Named, Op, ROUTER, Tensor, Weight};
 pub use compile::{Run, compiled_in};
 pub use flags::Flags;
-pub use job::{Attention, Job, Quantization, Targets};
+pub use job::{Attention, Quantization, Targets, XlaPlan};
 pub use mesh::Mesh;
 pub use pipeline::Pipeline;
 pub use policy::{Keep, Policy, TENSORS};
 pub use windows::Windows;
 
-use super::{Flight, Framework, Modules, Parts, Refusal};
+use super::{Flight, Framework, Modules, Refusal};
 use crate::model::routing::Load;
 use crate::model::{Activation, FeedForward, NormPlacement, Position};
 use crate::program::{Budget, Program};
 use room::{Room, held};
 
-impl Job {
+impl XlaPlan {
     /// What every chip runs, and what was given up for want of memory. Each writing of the step counts, as each takes its time.
     fn program(&self, budget: &Budget) -> (Program, Room) {
         let mut room = Room::default();
@@ -55,11 +55,7 @@ impl Job {
     }
 }
 
-impl Framework for Job {
-    fn parts(&self) -> Parts<'_> {
-        Parts::Compiled(self)
-    }
-
+impl Framework for XlaPlan {
     fn refuses(&self) -> Option<Refusal> {
         let model = &self.model;
         let cases = [

@@ -27,7 +27,7 @@ mod units;
 mod wrapped;
 
 pub use checkpoint::Checkpoint;
-pub use job::{Autocast, Initialisation, Job};
+pub use job::{Autocast, Initialisation, TorchPlan};
 pub use looped::{KeepLogits, Loop};
 
 use super::fsdp::Version;
@@ -37,11 +37,11 @@ use part::Part;
 use training::Training;
 
 /// The program of one rank; all ranks run the same, but in a pipeline.
-pub fn compile(job: &Job) -> Program {
+pub fn compile(job: &TorchPlan) -> Program {
     compile_within(job, &Budget::unlimited())
 }
 
-fn compile_within(job: &Job, budget: &Budget) -> Program {
+fn compile_within(job: &TorchPlan, budget: &Budget) -> Program {
     let mut training = Training::new((job, budget), vec![Part::whole(job)]);
     training.setup();
     let sections: &[Section] = match job.fsdp.version {

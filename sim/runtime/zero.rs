@@ -36,16 +36,15 @@ mod visits;
 pub use disk::Aio;
 pub use files::swappable;
 pub use gather::{Bring, Coordinator, Fetch, Gathering, gathered_elements};
-pub use job::{Job, Offload, ParameterFiles, Quantized, Stage, StateFiles, Zero};
+pub use job::{Offload, ParameterFiles, Quantized, Stage, StateFiles, Zero, ZeroPlan};
 pub use reduce::{AllReduce, Buckets, Partition, Reduction, Scatters};
 pub use shelf::{Shelf, Trouble};
 pub use streams::STREAMS;
 
-use super::{Flight, Framework, Modules, Parts, Refusal, train};
+use super::{Flight, Framework, Modules, Refusal};
 use crate::program::{Budget, Program};
-use crate::runtime;
 
-impl Job {
+impl ZeroPlan {
     /// What of files would end the run with so many buffers.
     pub fn trouble(&self) -> impl Fn(u64) -> Option<Trouble> {
         step::trouble(self)
@@ -63,11 +62,7 @@ impl Job {
     }
 }
 
-impl Framework for Job {
-    fn parts(&self) -> Parts<'_> {
-        Parts::Whole(&self.whole)
-    }
-
+impl Framework for ZeroPlan {
     fn refuses(&self) -> Option<Refusal> {
         let whole = &self.whole;
         let of_three = [
@@ -138,11 +133,6 @@ impl Framework for Job {
             },
             ("optimizer", place(offload.optimizer, states, from(Stage::One))),
         ]
-    }
-
-    fn with_micro_batches(&self, count: u32) -> Option<runtime::Job> {
-        let whole = train::Job { accumulation: count, ..self.whole.clone() };
-        Some(runtime::Job::of(Job { whole, ..self.clone() }))
     }
 
     /// The program of the rank whose kept gradients are most; the others differ in nothing else.

@@ -13,7 +13,7 @@ use crate::hardware::Vendor;
 use crate::program::DType;
 use crate::runtime;
 use crate::runtime::eager::LayerNorm;
-use crate::runtime::internevo::Job;
+use crate::runtime::internevo::InternEvoPlan;
 use crate::runtime::megatron::{
     self, Again, Block, Core, CrossEntropy, Gradients, Implementation, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
 };
@@ -77,7 +77,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let persistent_workspace = machine::keeps_workspaces(reader, &scenario.framework);
     let layers = vec![model.layers];
-    let split = megatron::Job {
+    let split = megatron::MegatronPlan {
         engine: megatron::Engine::Core,
         mixture: None,
         model,
@@ -120,7 +120,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         copies_gradients: false,
     };
     reader.note("InternEvo steps torch's AdamW, one tensor after the other, on gradients clipped to a norm");
-    let job = runtime::Job::of(Job { split, zero1, bucket });
+    let job = runtime::Plan::InternEvo(InternEvoPlan { split, zero1, bucket });
     let software = Software { attention, deterministic: false, tf32: false, cublas, rail, blocks: None, disks: None };
     Ok(Decided { job, regime, software, expandable_segments })
 }

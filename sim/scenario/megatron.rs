@@ -29,7 +29,7 @@ use crate::program::DType;
 use crate::runtime;
 use crate::runtime::eager::LayerNorm;
 use crate::runtime::megatron::{
-    Block, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer,
+    Block, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Matmuls, MegatronPlan, Mesh, Optimizer,
 };
 
 /// The most tokens that are predicted further ahead.
@@ -136,7 +136,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let persistent_workspace = machine::keeps_workspaces(reader, &scenario.framework);
-    let mut job = Job {
+    let mut job = MegatronPlan {
         engine,
         model,
         loader,
@@ -164,7 +164,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     };
     fsdp::unit(reader, table, &mut job)?;
     pipeline::check(reader, scenario, &job)?;
-    let job = runtime::Job::of(job);
+    let job = runtime::Plan::Megatron(job);
     let software = Software { attention, deterministic, tf32: false, cublas, rail, blocks: None, disks: None };
     Ok(Decided { job, regime, software, expandable_segments })
 }

@@ -18,7 +18,7 @@ use crate::runtime::eager::LayerNorm;
 use crate::runtime::megatron::{
     self, Again, Block, Core, CrossEntropy, Gradients, Implementation, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
 };
-use crate::runtime::nanotron::{Job, placement};
+use crate::runtime::nanotron::{NanotronPlan, placement};
 use crate::schedule::order;
 use crate::schedule::order::megatron::MEGATRON_1F1B;
 
@@ -77,7 +77,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let persistent_workspace = machine::keeps_workspaces(reader, &scenario.framework);
-    let split = megatron::Job {
+    let split = megatron::MegatronPlan {
         engine: megatron::Engine::Core,
         mixture: None,
         model,
@@ -119,7 +119,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         copies_gradients: false,
     };
     reader.note("nanotron steps AdamW in one kernel, on gradients clipped to a norm");
-    let job = runtime::Job::of(Job { split, zero: zero == 1, bucket: cap << 20, gathers_again });
+    let job = runtime::Plan::Nanotron(NanotronPlan { split, zero: zero == 1, bucket: cap << 20, gathers_again });
     let software = Software { attention, deterministic: false, tf32: false, cublas, rail, blocks: None, disks: None };
     Ok(Decided { job, regime, software, expandable_segments })
 }

@@ -13,7 +13,9 @@ use crate::hardware::{LevelKind, OnTorus, Topology, Vendor};
 use crate::model::ModelConfig;
 use crate::near::did_you_mean;
 use crate::runtime;
-use crate::runtime::spmd::{Attention, Flags, Job, Keep, Mesh, Policy, Quantization, Run, TENSORS, Targets, Windows};
+use crate::runtime::spmd::{
+    Attention, Flags, Keep, Mesh, Policy, Quantization, Run, TENSORS, Targets, Windows, XlaPlan,
+};
 
 /// The longest run.
 const MOST_STEPS: i64 = 1 << 40;
@@ -84,7 +86,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         return Err(reader.plan(at, problem, "write a divisor of them"));
     }
     let syncs = table.host_syncs_per_step.as_ref();
-    let job = Job {
+    let job = XlaPlan {
         batch: micro,
         seq,
         mesh,
@@ -121,7 +123,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
     let tokamax = reader.flag("xla.use_tokamax_splash", table.use_tokamax_splash, false);
     let attention = if tokamax { Backend::Tokamax } else { Backend::Splash };
     let software = Software { attention, blocks, rail, ..Software::default() };
-    Ok(Decided { job: runtime::Job::of(job), regime: Regime::Sustained, software, expandable_segments: false })
+    Ok(Decided { job: runtime::Plan::Xla(job), regime: Regime::Sustained, software, expandable_segments: false })
 }
 
 /// Axes, whose product is the chips there are; what is left open takes what the others leave: `dcn_data` the slices that are

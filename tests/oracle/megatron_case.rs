@@ -5,8 +5,8 @@ use windtunnel::model::{Activation, Dropout, FeedForward, ModelConfig, Norm, Nor
 use windtunnel::program::DType;
 use windtunnel::runtime::eager::{LayerNorm, Parts, WAYS, Way};
 use windtunnel::runtime::megatron::{
-    Again, Block, Core, CrossEntropy, Engine, Gradients, Implementation, Job, Loader, Matmuls, Mesh, Optimizer,
-    Pipeline, Recompute, Sharing,
+    Again, Block, Core, CrossEntropy, Engine, Gradients, Implementation, Loader, Matmuls, MegatronPlan, Mesh,
+    Optimizer, Pipeline, Recompute, Sharing,
 };
 use windtunnel::schedule::find;
 
@@ -78,7 +78,7 @@ pub fn stage(c: &Value) -> usize {
 }
 
 /// The job of a case.
-pub fn job(c: &Value) -> Job {
+pub fn job(c: &Value) -> MegatronPlan {
     let number = |key: &str| c[key].as_u64().unwrap();
     let on = |key: &str| c[key].as_bool().unwrap();
     let dropout = c["dropout"].as_f64().unwrap() > 0.0;
@@ -90,7 +90,7 @@ pub fn job(c: &Value) -> Job {
     let engine = c["transformer_engine"].as_bool().unwrap_or(false);
     let layers = number("recompute_layers");
     let schedule = if virtual_stages > 1 { "MegatronInterleaved" } else { "Megatron1F1B" };
-    Job {
+    MegatronPlan {
         engine: Engine::Core,
         model: model(c),
         batch: number("micro"),

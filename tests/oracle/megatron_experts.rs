@@ -11,11 +11,13 @@ use windtunnel::model::latent::LatentAttention;
 use windtunnel::model::routing::Load;
 use windtunnel::model::{Position, QkNorm};
 use windtunnel::program::Program;
-use windtunnel::runtime::megatron::{Again, Dispatcher, Fp8Recipe, Job, Matmuls, Mesh, Mixture, Recompute, compile};
+use windtunnel::runtime::megatron::{
+    Again, Dispatcher, Fp8Recipe, Matmuls, MegatronPlan, Mesh, Mixture, Recompute, compile,
+};
 use windtunnel::schedule::find;
 use windtunnel::units::Bytes;
 
-pub fn job(c: &Value) -> Job {
+pub fn job(c: &Value) -> MegatronPlan {
     let number = |key: &str| c[key].as_u64().unwrap();
     let on = |key: &str| c[key].as_bool().unwrap();
     let again = |module: &str| c["again"].as_array().is_some_and(|all| all.iter().any(|one| one == module));

@@ -7,11 +7,11 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use windtunnel::memory::{Settings, replay};
 use windtunnel::program::{Collective, Instr, Mark, Program, StreamId};
-use windtunnel::runtime::megatron::{Fsdp, Implementation, Job, Strategy, compile, unit_size};
+use windtunnel::runtime::megatron::{Fsdp, Implementation, MegatronPlan, Strategy, compile, unit_size};
 use windtunnel::units::Bytes;
 
 /// The job of a case.
-fn job(c: &Value) -> Job {
+fn job(c: &Value) -> MegatronPlan {
     let mut job = megatron_case::job(c);
     let strategy = match c["strategy"].as_str().unwrap() {
         "no_shard" => Strategy::Whole,
@@ -29,7 +29,7 @@ fn job(c: &Value) -> Job {
 }
 
 /// Cases that ran, and what they ran to.
-fn cases() -> Vec<(String, Job, Value)> {
+fn cases() -> Vec<(String, MegatronPlan, Value)> {
     let Some(file) = cases::read("megatron-fsdp.json") else { return vec![] };
     let all = file["cases"].as_array().unwrap().iter();
     let ran = all.filter(|case| case["outputs"]["error"].is_null());
@@ -105,7 +105,7 @@ fn issued(program: &Program) -> Vec<String> {
 }
 
 /// What Megatron-Core issued, without what is not between replicas.
-fn theirs(outputs: &Value, job: &Job) -> Vec<String> {
+fn theirs(outputs: &Value, job: &MegatronPlan) -> Vec<String> {
     let mut list = vec![];
     // By call, how many of those until then are between replicas; and which are.
     let (mut until, mut between) = (vec![0], vec![false]);

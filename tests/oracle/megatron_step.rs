@@ -6,7 +6,7 @@ use super::megatron_case;
 use serde_json::Value;
 use windtunnel::memory::{Settings, replay};
 use windtunnel::program::{Collective, Direction, Instr, Mark, Program};
-use windtunnel::runtime::megatron::{self, Implementation, Job, Recompute};
+use windtunnel::runtime::megatron::{self, Implementation, MegatronPlan, Recompute};
 use windtunnel::units::Bytes;
 
 /// Collectives and messages as the script writes them down, with the bytes of all tensors of each.
@@ -69,7 +69,7 @@ pub fn issued(program: &Program) -> Vec<String> {
     list
 }
 
-fn each(mut look: impl FnMut(&str, &Job, &Value, &Program)) {
+fn each(mut look: impl FnMut(&str, &MegatronPlan, &Value, &Program)) {
     let files = ["megatron.json", "megatron-modules.json"].map(cases::read);
     for case in files.iter().flatten().flat_map(|file| file["cases"].as_array().unwrap()) {
         let job = megatron_case::job(&case["config"]);

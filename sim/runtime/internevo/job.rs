@@ -5,16 +5,16 @@ use crate::runtime::megatron;
 
 /// A training job, fully decided.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct InternEvoPlan {
     /// The model, and how it is split.
-    pub split: megatron::Job,
+    pub split: megatron::MegatronPlan,
     /// `parallel.zero1`: replicas over which optimizer states are spread.
     pub zero1: u32,
     /// `hybrid_zero_optimizer.reduce_bucket_size`: elements of a bucket, at most.
     pub bucket: u64,
 }
 
-impl Job {
+impl InternEvoPlan {
     /// The ranks over which optimizer states are spread.
     pub fn owners(&self) -> Group {
         Group::new("zero1", self.zero1, self.split.mesh.tp)

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::blocks::MODULES;
-use super::job::Job;
+use super::job::InternEvoPlan;
 use super::owners::Owners;
 use super::zero::{Buckets, Groups, Hooks, STREAMS, TENSOR, Zero, drain, read_back};
 use crate::program::builder::Section;
@@ -15,7 +15,7 @@ use crate::runtime::megatron::{Chunk, LossReport};
 use crate::units::Bytes;
 
 /// The program of the rank that owns most.
-pub(super) fn program(job: &Job, budget: &Budget) -> Program {
+pub(super) fn program(job: &InternEvoPlan, budget: &Budget) -> Program {
     let split = &job.split;
     let mut program = Builder::within(budget, split.mesh.ranks(), &STREAMS);
     let groups = Groups::new(&mut program, job);
@@ -50,7 +50,7 @@ pub(super) fn program(job: &Job, budget: &Budget) -> Program {
 }
 
 struct Run<'j> {
-    job: &'j Job,
+    job: &'j InternEvoPlan,
     chunk: Chunk,
     eager: Eager,
     buckets: Rc<RefCell<Buckets>>,

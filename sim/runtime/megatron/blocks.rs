@@ -5,7 +5,7 @@
 
 use super::builder::{BLD, Modules, PROJ, SS, modules};
 use super::experts;
-use super::job::{Core, Job, Recompute};
+use super::job::{Core, MegatronPlan, Recompute};
 use super::latent;
 use super::modules::Kind;
 use crate::model::graph::{Axis, Dims, Graph, OpKind, ValueId};
@@ -19,7 +19,7 @@ const BSKH: &[Axis] = &[Axis::S, Axis::B, Axis::K, Axis::H];
 const BSQH: &[Axis] = &[Axis::S, Axis::B, Axis::Q, Axis::H];
 
 /// One block. Inputs: the hidden state, the attention mask.
-pub(super) fn block(job: &Job, kind: Kind) -> Graph {
+pub(super) fn block(job: &MegatronPlan, kind: Kind) -> Graph {
     let (mut m, x) = modules(job, "layers", ("h_LBD", BLD));
     let mask = m.g.input("mask_SS", SS, job.dtype);
     let params = block_params(&mut m, kind);

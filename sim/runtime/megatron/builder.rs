@@ -1,7 +1,7 @@
 //! What writes modules down as operators, with what several of them have: norms, linears, residuals, logits and losses
 //! (`core/tensor_parallel/layers.py`, `core/models/gpt/gpt_model.py`, 0.16.1).
 
-use super::job::{Implementation, Job};
+use super::job::{Implementation, MegatronPlan};
 use crate::model::Norm;
 use crate::model::block;
 use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
@@ -19,7 +19,7 @@ pub(super) const BLD: &[Axis] = &[Axis::L, Axis::B, Axis::D];
 const BSV: &[Axis] = &[Axis::S, Axis::B, Axis::V];
 
 /// The sizes of a rank's part of a micro-batch.
-pub(super) fn dims(job: &Job) -> Dims {
+pub(super) fn dims(job: &MegatronPlan) -> Dims {
     let tp = u64::from(job.mesh.tp);
     let tensor =
         TensorParallel { ranks: tp, sequence: job.sequence_parallel && tp > 1, loss: true, asynchronous: false };
@@ -30,7 +30,7 @@ pub(super) fn dims(job: &Job) -> Dims {
 /// A builder with what is asked of the job again and again.
 pub(super) struct Modules<'a> {
     pub(super) g: GraphBuilder,
-    pub(super) job: &'a Job,
+    pub(super) job: &'a MegatronPlan,
     pub(super) dims: Dims,
 }
 
@@ -185,7 +185,7 @@ impl Modules<'_> {
 
 /// A builder of a graph whose first input is this; and that input.
 pub(super) fn modules<'a>(
-    job: &'a Job,
+    job: &'a MegatronPlan,
     name: &'static str,
     input: (&'static str, &'static [Axis]),
 ) -> (Modules<'a>, ValueId) {

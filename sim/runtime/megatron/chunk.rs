@@ -17,7 +17,7 @@ use super::batch::{Batch, Reading};
 use super::builder;
 use super::ends::MODULES;
 use super::experts;
-use super::job::{Core, CudaGraphs, Fp8Recipe, Implementation, Job, Loader, Recompute, Strategy};
+use super::job::{Core, CudaGraphs, Fp8Recipe, Implementation, Loader, MegatronPlan, Recompute, Strategy};
 use super::latent;
 use super::layers::Layers;
 use super::modules::Modules;
@@ -91,7 +91,7 @@ pub struct ChunkParam {
 /// The graphs and parameters of a chunk.
 #[derive(Clone, Debug)]
 pub struct Chunk {
-    job: Job,
+    job: MegatronPlan,
     embedding: Option<Graph>,
     blocks: Layers,
     dims: Dims,
@@ -110,14 +110,14 @@ pub struct Chunk {
 impl Chunk {
     /// A chunk of the model's blocks `layers`, with the embedding if it is the `first` of the model and the head if it is the `last`.
     /// Parameters are numbered from `first_param`, in the order of Megatron's modules.
-    pub fn new(job: &Job, first: bool, last: bool, layers: Range<u64>, first_param: usize) -> Chunk {
+    pub fn new(job: &MegatronPlan, first: bool, last: bool, layers: Range<u64>, first_param: usize) -> Chunk {
         Chunk::of(&MODULES, job, (first, last), layers, first_param)
     }
 
     /// A chunk made of a framework's own modules.
     pub fn of(
         modules: &Modules,
-        job: &Job,
+        job: &MegatronPlan,
         (first, last): (bool, bool),
         layers: Range<u64>,
         first_param: usize,
@@ -449,7 +449,7 @@ impl Chunk {
     }
 
     fn reading(&self) -> Reading {
-        let Job { loader, batch: micro, seq, mesh, .. } = self.job;
+        let MegatronPlan { loader, batch: micro, seq, mesh, .. } = self.job;
         // A part of the vocabulary is looked up and compared by every rank.
         let all = self.job.spread().is_some() || self.last && self.job.model.predicts_ahead > 0;
         let ends = [self.embedding.is_some() || all, self.last || all];

@@ -5,7 +5,7 @@
 //! `overlap_param_gather` the forward's first use of a bucket waits for its gathering and starts the next one's.
 
 use super::buckets::{self, Rules, Slot, Together};
-use super::job::{Engine, Job};
+use super::job::{Engine, MegatronPlan};
 use super::replicas::Replicas;
 use crate::program::{
     Builder, Category, Collective, Comm, DType, Dispatch, EventId, GroupId, MemoryKind, Pass, StreamId, Work,
@@ -93,7 +93,7 @@ impl Data {
     ///
     /// Parameters of experts that are spread over ranks have buckets of their own, reduced over fewer ranks.
     pub fn new(
-        job: &Job,
+        job: &MegatronPlan,
         (first_rank, experts): (bool, bool),
         chunks: &[Vec<Slot>],
         (group, stream): (GroupId, StreamId),

@@ -2,7 +2,7 @@
 //! Transformer Engine's grouped linears between a dispatcher's two ways.
 
 use super::builder::Modules;
-use super::job::{Implementation, Job, Mixture};
+use super::job::{Implementation, MegatronPlan, Mixture};
 use super::refused::{FP8, FP8_SIZES};
 use crate::model::drawn;
 use crate::model::experts::{Experts, Router, Score};
@@ -46,7 +46,7 @@ pub(super) struct Params {
 const FP8_ROWS: u64 = 16;
 
 /// What of a job's mixture has no rules here, if anything.
-pub(super) fn refuses(job: &Job) -> Option<Refusal> {
+pub(super) fn refuses(job: &MegatronPlan) -> Option<Refusal> {
     let Some(experts) = &job.model.experts else { return None };
     let (router, mesh) = (experts.router, job.mesh);
     let gated = job.model.feed_forward == FeedForward::Gated(Activation::Silu);
@@ -130,7 +130,7 @@ pub(super) fn refuses(job: &Job) -> Option<Refusal> {
 }
 
 /// How many rows are where: under a load that is not balanced, on the rank that is sent the most.
-fn routed(job: &Job, experts: &Experts, tokens: u64) -> Routed {
+fn routed(job: &MegatronPlan, experts: &Experts, tokens: u64) -> Routed {
     let (ranks, tensor) = (u64::from(job.mesh.ep), u64::from(job.mesh.etp));
     let local = experts.count / ranks;
     let mut counts = experts.load.tokens_per_expert(experts.count, experts.top_k, tokens);
@@ -343,7 +343,7 @@ fn beside(
 }
 
 /// Bytes that rows take in the buffer that all gathers share.
-pub(super) fn shared_buffer(job: &Job, dims: Dims) -> u64 {
+pub(super) fn shared_buffer(job: &MegatronPlan, dims: Dims) -> u64 {
     let of = |(experts, run): (&Experts, Mixture)| {
         (run.dispatcher.shared_buffer)(&routed(job, experts, dims.local_tokens()), dims.d * job.dtype.bytes())
     };

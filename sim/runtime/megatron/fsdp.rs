@@ -34,7 +34,7 @@ pub use refuses::unfit;
 
 use super::buckets::Slot;
 use super::chunk::{Chunk, ChunkParam};
-use super::job::{Fsdp, Job, Strategy};
+use super::job::{Fsdp, MegatronPlan, Strategy};
 use super::replicas::Replicas;
 use crate::program::{Builder, Category, DType, Dispatch, GroupId, MemoryKind, Work};
 use crate::runtime::eager::COMPUTE;
@@ -67,7 +67,12 @@ pub(super) struct Sharded {
 }
 
 impl Sharded {
-    pub(super) fn new(program: &mut Builder, of: (&Job, Fsdp), params: &[ChunkParam], data: GroupId) -> Sharded {
+    pub(super) fn new(
+        program: &mut Builder,
+        of: (&MegatronPlan, Fsdp),
+        params: &[ChunkParam],
+        data: GroupId,
+    ) -> Sharded {
         let (job, fsdp) = of;
         let ranks = u64::from(job.mesh.data().size);
         let lanes = Lanes::new(program, of, data);
@@ -125,14 +130,14 @@ fn members(params: &[ChunkParam], fsdp: Fsdp) -> Vec<Member> {
     params.iter().map(member).collect()
 }
 
-fn rules(job: &Job, fsdp: Fsdp) -> Rules {
+fn rules(job: &MegatronPlan, fsdp: Fsdp) -> Rules {
     let ranks = u64::from(job.mesh.data().size);
     Rules { ranks, shares: fsdp.strategy != Strategy::Whole, bucket: job.gradients.bucket }
 }
 
 /// `suggested_communication_unit_size` where a file leaves it open: two units, or a bucket, but never less than 1,000,000,000
 /// elements: the code calls that a cap, and takes the larger of the two.
-pub fn unit_size(job: &Job, strategy: Strategy) -> u64 {
+pub fn unit_size(job: &MegatronPlan, strategy: Strategy) -> u64 {
     let chunk = Chunk::new(job, true, true, 0..job.model.layers, 0);
     let units: u64 = chunk.params().iter().filter(|param| param.block.is_some()).map(|param| param.elements).sum();
     let size = match strategy {
@@ -144,7 +149,7 @@ pub fn unit_size(job: &Job, strategy: Strategy) -> u64 {
 
 /// Whether gradients may be reduced in buckets of so many elements, or not, with the same result: no bucket closes a group
 /// before its last parameter, and none is more than what may wait.
-pub fn has_no_use_for_buckets(job: &Job, fsdp: Fsdp, bucket: u64) -> bool {
+pub fn has_no_use_for_buckets(job: &MegatronPlan, fsdp: Fsdp, bucket: u64) -> bool {
     let members = members(Chunk::new(job, true, true, 0..job.model.layers, 0).params(), fsdp);
     let cut = |bucket| cut::cut(&members, Rules { bucket, ..rules(job, fsdp) });
     bucket <= LEAST_UNIT && cut(Some(bucket)) == cut(None)

@@ -1,6 +1,6 @@
 //! Streams and communicators of a rank (`core/parallel_state.py`, 0.16.1).
 
-use super::job::{CudaGraphs, Job, Mesh, Scatter, Sharing};
+use super::job::{CudaGraphs, MegatronPlan, Mesh, Scatter, Sharing};
 use crate::program::{Builder, DType, GroupId, StreamId};
 use crate::runtime::eager::{BUFFER_STREAMS, Context, ExpertRanks, Heads, Ring, UserBuffers};
 use crate::units::Bytes;
@@ -64,7 +64,7 @@ const GATHERED: u64 = 8;
 const SCATTERED: u64 = 2;
 
 /// The streams of a job.
-pub(super) fn streams(job: &Job) -> Vec<&'static str> {
+pub(super) fn streams(job: &MegatronPlan) -> Vec<&'static str> {
     let buffers: &[&str] = if job.overlap_tensor.is_some() { &USER_BUFFERS } else { &[] };
     let sharded: &[&str] = if job.fsdp.is_some() { &SHARDED } else { &[] };
     let copies: &[&str] = if job.graphs == CudaGraphs::Iteration { &STATIC_COPIES } else { &[] };
@@ -72,19 +72,19 @@ pub(super) fn streams(job: &Job) -> Vec<&'static str> {
 }
 
 /// The stream of copies into static buffers, where one graph is the whole step.
-pub(super) fn static_copies(job: &Job) -> Option<StreamId> {
+pub(super) fn static_copies(job: &MegatronPlan) -> Option<StreamId> {
     let at = streams(job).iter().position(|&name| name == STATIC_COPIES[0]);
     at.map(|at| StreamId(at as u8))
 }
 
 /// The streams of Megatron-FSDP: of gathers of parameters, of reductions of gradients, and of a communicator of the gathers' own.
-pub(super) fn sharded(job: &Job) -> [StreamId; 3] {
+pub(super) fn sharded(job: &MegatronPlan) -> [StreamId; 3] {
     let first = streams(job).len() - SHARDED.len();
     [0, 1, 2].map(|at| StreamId((first + at) as u8))
 }
 
 /// The stream that some of a mixture's work has of its own.
-fn of_experts(job: &Job) -> &'static [&'static str] {
+fn of_experts(job: &MegatronPlan) -> &'static [&'static str] {
     if job.combines() {
         &WITH_EXCHANGES
     } else if job.runs_shared_beside() {
@@ -95,7 +95,7 @@ fn of_experts(job: &Job) -> &'static [&'static str] {
 }
 
 /// The tensor-parallel ranks' user buffers, where they have some: each has all tokens of a micro-batch, of the model's width.
-pub(super) fn user_buffers(program: &mut Builder, job: &Job) -> Option<UserBuffers> {
+pub(super) fn user_buffers(program: &mut Builder, job: &MegatronPlan) -> Option<UserBuffers> {
     let tokens = job.batch * job.seq / u64::from(job.mesh.cp);
     let gathered = job.matmuls.fp8().map_or(job.dtype, |_| DType::Fp8).bytes();
     let overlap = job.overlap_tensor?;
@@ -122,7 +122,7 @@ pub(super) fn user_buffers(program: &mut Builder, job: &Job) -> Option<UserBuffe
     })
 }
 
-fn of_modules(job: &Job) -> &'static [&'static str] {
+fn of_modules(job: &MegatronPlan) -> &'static [&'static str] {
     if job.spread().is_some() {
         &WITH_VOCABULARY
     } else if job.mixture.is_some() {
@@ -137,7 +137,7 @@ fn of_modules(job: &Job) -> &'static [&'static str] {
 }
 
 /// The ranks that share a sequence, and how, where some do.
-pub(super) fn sequence(job: &Job, groups: Groups) -> Option<Context> {
+pub(super) fn sequence(job: &MegatronPlan, groups: Groups) -> Option<Context> {
     let shared = groups.shared?;
     let (cp, Sharing { way, heads }) = (job.mesh.cp, job.mesh.sharing);
     let ring = Ring { group: shared.tokens, ranks: cp / heads, messages: CONTEXT, second: ATTENTION };
@@ -146,7 +146,7 @@ pub(super) fn sequence(job: &Job, groups: Groups) -> Option<Context> {
 }
 
 /// Who exchanges rows of experts, where the model has some.
-pub(super) fn expert_ranks(job: &Job, groups: Groups) -> Option<ExpertRanks> {
+pub(super) fn expert_ranks(job: &MegatronPlan, groups: Groups) -> Option<ExpertRanks> {
     let dispatcher = job.mixture?.dispatcher;
     let mesh = job.mesh;
     let some = |several: bool, group: GroupId, stream| several.then_some((group, stream));
@@ -164,7 +164,7 @@ pub(super) fn expert_ranks(job: &Job, groups: Groups) -> Option<ExpertRanks> {
 }
 
 /// Whether the choice of experts is corrected by how many copies each got.
-pub(super) fn corrects(job: &Job) -> bool {
+pub(super) fn corrects(job: &MegatronPlan) -> bool {
     job.model.experts.as_ref().is_some_and(|experts| experts.router.correction)
 }
 
@@ -215,7 +215,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    pub(super) fn new(program: &mut Builder, job: &Job) -> Groups {
+    pub(super) fn new(program: &mut Builder, job: &MegatronPlan) -> Groups {
         let mesh = job.mesh;
         Groups {
             tensor: program.add_group(mesh.tensor()),

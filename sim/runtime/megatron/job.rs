@@ -359,10 +359,10 @@ pub struct Gradients {
 
 /// A training job under Megatron-Core, fully decided.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct MegatronPlan {
     /// Whose training loop.
     pub engine: Engine,
-    /// The model; its vocabulary is padded ([`Job::padded_vocabulary`]).
+    /// The model; its vocabulary is padded ([`MegatronPlan::padded_vocabulary`]).
     pub model: ModelConfig,
     /// Where micro-batches come from.
     pub loader: Loader,
@@ -411,7 +411,7 @@ pub struct Job {
     pub copies_gradients: bool,
 }
 
-impl Job {
+impl MegatronPlan {
     /// Tokens of one step of the whole job.
     pub fn tokens(&self) -> u64 {
         self.batch * self.seq * u64::from(self.micro_batches) * u64::from(self.mesh.dp)

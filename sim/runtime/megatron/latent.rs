@@ -3,7 +3,7 @@
 //! of its part of the sequence; norms stand in the linears that make heads of them.
 
 use super::builder::{Modules, PROJ};
-use super::job::{Core, Implementation, Job, Recompute};
+use super::job::{Core, Implementation, MegatronPlan, Recompute};
 use super::refused::{FP8, FP8_SIZES};
 use crate::model::graph::{Axis, OpKind, ValueId};
 use crate::model::latent::LatentAttention;
@@ -40,7 +40,7 @@ enum Query {
 }
 
 /// What of a job's latent attention has no rules here, if anything.
-pub(super) fn refuses(job: &Job) -> Option<Refusal> {
+pub(super) fn refuses(job: &MegatronPlan) -> Option<Refusal> {
     job.model.latent?;
     let engine = job.block.implementation == Implementation::TransformerEngine;
     let cases = [
@@ -74,7 +74,7 @@ pub(super) fn refuses(job: &Job) -> Option<Refusal> {
 }
 
 /// Whether fp8, if asked for, can multiply what attention's linears read and make.
-fn multiplies_in_fp8(job: &Job) -> bool {
+fn multiplies_in_fp8(job: &MegatronPlan) -> bool {
     let Some(LatentAttention { query_rank, rank, plain, rotated, value }) = job.model.latent else { return true };
     let heads = job.model.heads / u64::from(job.mesh.tp);
     let sizes = [
@@ -94,7 +94,7 @@ const POSITIONS: u64 = 4096;
 /// What rotary embedding keeps for good: the angles, once for all blocks. Of latent attention every block has its own, and
 /// cosines and sines in the parameters' type (`YarnRotaryEmbedding`).
 pub(super) fn tables(
-    job: &Job,
+    job: &MegatronPlan,
     (blocks, rotated): (u64, u64),
     angles: (u64, &'static str),
 ) -> Vec<(u64, &'static str)> {

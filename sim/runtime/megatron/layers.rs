@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::job::Job;
+use super::job::MegatronPlan;
 use super::modules::{Kind, Modules};
 use crate::model::graph::{Graph, Param};
 
@@ -16,7 +16,7 @@ pub(super) struct Layers {
 
 impl Layers {
     /// The model's blocks `layers`, whose parameters are numbered from `first`.
-    pub(super) fn new(modules: &Modules, job: &Job, layers: Range<u64>, mut first: usize) -> Layers {
+    pub(super) fn new(modules: &Modules, job: &MegatronPlan, layers: Range<u64>, mut first: usize) -> Layers {
         let (mut kinds, mut graphs, mut blocks): (Vec<Kind>, Vec<Graph>, Vec<_>) = (vec![], vec![], vec![]);
         for layer in layers {
             let kind = Kind::of(job, layer);

@@ -1,6 +1,6 @@
 //! What a chunk is made of: a framework's modules, each as a graph of operators.
 
-use super::job::Job;
+use super::job::MegatronPlan;
 use crate::model::graph::Graph;
 
 /// What of a block may differ from its neighbours.
@@ -14,7 +14,7 @@ pub struct Kind {
 
 impl Kind {
     /// That of a model's block.
-    pub(super) fn of(job: &Job, layer: u64) -> Kind {
+    pub(super) fn of(job: &MegatronPlan, layer: u64) -> Kind {
         Kind { window: job.model.window(layer), experts: job.model.experts_in(layer).is_some() }
     }
 }
@@ -23,10 +23,10 @@ impl Kind {
 #[derive(Clone, Copy, Debug)]
 pub struct Modules {
     /// Inputs: tokens, positions.
-    pub embedding: fn(&Job) -> Graph,
+    pub embedding: fn(&MegatronPlan) -> Graph,
     /// Inputs: the hidden state, the attention mask.
-    pub block: fn(&Job, Kind) -> Graph,
+    pub block: fn(&MegatronPlan, Kind) -> Graph,
     /// Inputs: the hidden state, the loss mask. Its last operator makes the loss, and may make a count of tokens and a
     /// report for the log.
-    pub head: fn(&Job) -> Graph,
+    pub head: fn(&MegatronPlan) -> Graph,
 }

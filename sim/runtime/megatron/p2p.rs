@@ -5,7 +5,7 @@
 //! for where it is used. So it is where the backward comes in halves: that the fork of sail-sg has one communicator for
 //! both neighbours is neglected.
 
-use super::job::{Engine, Job};
+use super::job::{Engine, MegatronPlan};
 use crate::program::{Builder, DType, Direction, EventId, Group, GroupId, StreamId, Transfer};
 use crate::runtime::eager::COMPUTE;
 use crate::schedule::{Action, Kind};
@@ -61,7 +61,12 @@ pub struct P2p {
 impl P2p {
     /// `streams`: the communicator's, or those of the pairs with the next and the previous rank. `halves`: whether the
     /// backward comes in halves.
-    pub fn new(job: &Job, (rank, halves): (u32, bool), pipeline: (&Group, GroupId), streams: [StreamId; 2]) -> P2p {
+    pub fn new(
+        job: &MegatronPlan,
+        (rank, halves): (u32, bool),
+        pipeline: (&Group, GroupId),
+        streams: [StreamId; 2],
+    ) -> P2p {
         let (pipeline, group) = pipeline;
         let mut tokens = job.seq / u64::from(job.mesh.cp);
         if job.sequence_parallel {

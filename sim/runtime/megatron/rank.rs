@@ -15,7 +15,7 @@ use super::groups::{
     DATA, EXCHANGES, EXPERT_DATA, Groups, MAXIMA, PIPELINE, SHARED, TENSOR, corrects, expert_ranks, sequence, streams,
     user_buffers,
 };
-use super::job::{CudaGraphs, Job};
+use super::job::{CudaGraphs, MegatronPlan};
 use super::optimizer::{self, Part, Shards};
 use super::p2p::P2p;
 use super::replicas::{Replicas, Shared};
@@ -32,7 +32,7 @@ use crate::units::Bytes;
 
 impl<'j> Rank<'j> {
     /// A rank at rest.
-    pub(super) fn new((job, budget): (&'j Job, &Budget), schedule: &'j Schedule, rank: u32) -> Rank<'j> {
+    pub(super) fn new((job, budget): (&'j MegatronPlan, &Budget), schedule: &'j Schedule, rank: u32) -> Rank<'j> {
         let mut program = Builder::within(budget, job.mesh.ranks(), &streams(job));
         if job.graphs != CudaGraphs::None {
             program.add_graph_pool();
@@ -270,7 +270,7 @@ fn halves(schedule: &Schedule) -> bool {
 /// The wrappers of a pipeline rank's chunks: of the parameters that all ranks have, and of experts that they do not.
 fn wrappers(
     program: &mut Builder,
-    (job, first_rank): (&Job, bool),
+    (job, first_rank): (&MegatronPlan, bool),
     chunks: &[Chunk],
     (slots, groups): (&[Vec<Slot>], Groups),
 ) -> Vec<Shared> {
@@ -304,14 +304,14 @@ fn shared_buffers(chunks: &[Chunk]) -> Vec<(u64, &'static str)> {
 
 /// Whether two ranks hold a parameter. Where stages go there and back the two copies are one rank's, whose gradients nobody
 /// adds up (`default_embedding_ranks` of sail-sg/zero-bubble-pipeline-parallelism, 39f2c186).
-fn is_shared(param: &ChunkParam, job: &Job, schedule: &Schedule) -> bool {
+fn is_shared(param: &ChunkParam, job: &MegatronPlan, schedule: &Schedule) -> bool {
     let apart = schedule.rank_of[0] != schedule.rank_of[schedule.stages - 1];
     let copied = job.model.tied_head || job.model.predicts_ahead > 0;
     param.word_embedding && copied && apart
 }
 
 /// A chunk's parameters as its buffer sees them.
-fn slots(chunk: &Chunk, job: &Job, schedule: &Schedule) -> Vec<Slot> {
+fn slots(chunk: &Chunk, job: &MegatronPlan, schedule: &Schedule) -> Vec<Slot> {
     let slot = |param: &ChunkParam| Slot {
         elements: param.elements,
         shared: is_shared(param, job, schedule),

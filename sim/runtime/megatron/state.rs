@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::chunk::{Chunk, ChunkFrame};
 use super::counts::Counts;
 use super::groups::Groups;
-use super::job::Job;
+use super::job::MegatronPlan;
 use super::optimizer::Shards;
 use super::p2p::{End, P2p, Peer};
 use super::replicas::Shared;
@@ -59,7 +59,7 @@ pub(super) struct Written {
 
 /// A pipeline rank, writing its program.
 pub(super) struct Rank<'j> {
-    pub(super) job: &'j Job,
+    pub(super) job: &'j MegatronPlan,
     pub(super) schedule: &'j Schedule,
     pub(super) rank: u32,
     pub(super) groups: Groups,

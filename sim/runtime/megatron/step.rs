@@ -2,7 +2,7 @@
 //! (`core/pipeline_parallel/schedules.py`, `megatron/training/training.py`, `train_step`, 0.16.1).
 
 use super::counts::Counts;
-use super::job::{CudaGraphs, Job};
+use super::job::{CudaGraphs, MegatronPlan};
 use super::state::{Rank, Written};
 use crate::program::builder::Section;
 use crate::program::{Budget, Category, Mark, Program};
@@ -11,7 +11,7 @@ use crate::schedule::{Action, Kind, Lists, Schedule};
 
 /// The rank's program. Where it is `stamped`, what micro-batches do alike is run once.
 pub(super) fn program(
-    (job, budget): (&Job, &Budget),
+    (job, budget): (&MegatronPlan, &Budget),
     (schedule, lists): (&Schedule, &Lists),
     rank: u32,
     stamped: bool,

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::batch::Batch;
 use super::groups::REDUCTIONS;
-use super::job::{CrossEntropy, Implementation, Job};
+use super::job::{CrossEntropy, Implementation, MegatronPlan};
 use crate::model::NormPlacement;
 use crate::program::{EventId, GroupId};
 use crate::runtime::Refusal;
@@ -31,7 +31,7 @@ use crate::schedule::order::vocabulary::Spread;
 use crate::schedule::{Action, Kind};
 
 /// What of a job whose vocabulary pipeline ranks share has no rules here, if anything, and what to write.
-pub(super) fn refuses(job: &Job) -> Option<Refusal> {
+pub(super) fn refuses(job: &MegatronPlan) -> Option<Refusal> {
     job.spread()?;
     let model = &job.model;
     let elsewhere = "take another model";
@@ -159,7 +159,7 @@ pub(super) struct Vocabulary {
 }
 
 impl Vocabulary {
-    pub(super) fn new(job: &Job, spread: Spread, tables: [usize; 2]) -> Vocabulary {
+    pub(super) fn new(job: &MegatronPlan, spread: Spread, tables: [usize; 2]) -> Vocabulary {
         let part = Part {
             tokens: job.batch * job.seq,
             width: job.model.width,

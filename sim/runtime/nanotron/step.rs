@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use super::blocks::modules;
 use super::buckets::{Buckets, Hooks, add_to_fp32};
-use super::job::Job;
+use super::job::NanotronPlan;
 use super::messages::{Messages, Peer};
 use super::update::{Groups, Update};
 use crate::program::builder::Section;
@@ -28,7 +28,7 @@ const PAIRS: [StreamId; 2] = [StreamId(2), StreamId(3)];
 const DATA: StreamId = StreamId(4);
 
 /// The program of a pipeline rank.
-pub(super) fn program((job, budget): (&Job, &Budget), rank: u32) -> Program {
+pub(super) fn program((job, budget): (&NanotronPlan, &Budget), rank: u32) -> Program {
     let mut run = Rank::new((job, budget), rank);
     run.setup();
     run.eager.program.section(Section::Step);
@@ -37,7 +37,7 @@ pub(super) fn program((job, budget): (&Job, &Budget), rank: u32) -> Program {
 }
 
 struct Rank<'j> {
-    job: &'j Job,
+    job: &'j NanotronPlan,
     rank: u32,
     first: bool,
     last: bool,
@@ -58,7 +58,7 @@ struct Rank<'j> {
 }
 
 impl<'j> Rank<'j> {
-    fn new((job, budget): (&'j Job, &Budget), rank: u32) -> Rank<'j> {
+    fn new((job, budget): (&'j NanotronPlan, &Budget), rank: u32) -> Rank<'j> {
         let split = &job.split;
         let mesh = split.mesh;
         let mut program = Builder::within(budget, mesh.ranks(), &STREAMS);

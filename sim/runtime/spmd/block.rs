@@ -1,6 +1,6 @@
 //! A block's forward as operators on named tensors, with what each needs in backward.
 
-use super::job::{Attention, Job};
+use super::job::{Attention, XlaPlan};
 use crate::model::experts::Experts;
 use crate::model::latent::LatentAttention;
 use crate::model::{FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm};
@@ -160,12 +160,12 @@ pub struct Block {
 
 impl Block {
     /// The block of a job, with a sliding window if given; with experts, where the model has any.
-    pub fn of(job: &Job, window: Option<u64>) -> Block {
+    pub fn of(job: &XlaPlan, window: Option<u64>) -> Block {
         Block::with(job, window, job.model.experts.as_ref())
     }
 
     /// The same, with experts or without.
-    pub fn with(job: &Job, window: Option<u64>, experts: Option<&Experts>) -> Block {
+    pub fn with(job: &XlaPlan, window: Option<u64>, experts: Option<&Experts>) -> Block {
         let (model, tensor) = (&job.model, u64::from(job.mesh.tensor));
         let (heads, kv_heads) = (model.heads / tensor, (model.kv_heads / tensor).max(1));
         let (width, ffn) = (model.width, model.ffn / tensor);
@@ -302,7 +302,7 @@ impl Block {
     }
 
     /// Experts, those that every token passes among them.
-    fn mixture(&mut self, input: Tensor, job: &Job, (width, experts): (u64, &Experts)) -> Tensor {
+    fn mixture(&mut self, input: Tensor, job: &XlaPlan, (width, experts): (u64, &Experts)) -> Tensor {
         let routed = match job.capacity_factor {
             Some(_) => self.places(input, job, (width, experts)),
             None => self.sorted(input, job, (width, experts)),
@@ -317,7 +317,7 @@ impl Block {
 
     /// All copies of tokens, in the order of their experts, in matmuls of groups of rows (`sparse_matmul` with `megablox`);
     /// experts are taken to get as many each.
-    fn sorted(&mut self, input: Tensor, job: &Job, (width, experts): (u64, &Experts)) -> Tensor {
+    fn sorted(&mut self, input: Tensor, job: &XlaPlan, (width, experts): (u64, &Experts)) -> Tensor {
         let tensor = u64::from(job.mesh.tensor);
         let scores = self.linear(input, None, (ROUTER, width, experts.count, false));
         let tokens = self.rows;
@@ -330,7 +330,7 @@ impl Block {
 
     /// Experts with as many places each for every sequence; tokens that find none are dropped (MaxText's `dense_matmul` with
     /// a `capacity_factor`).
-    fn places(&mut self, input: Tensor, job: &Job, (width, experts): (u64, &Experts)) -> Tensor {
+    fn places(&mut self, input: Tensor, job: &XlaPlan, (width, experts): (u64, &Experts)) -> Tensor {
         let places = job.places(experts);
         let tensor = u64::from(job.mesh.tensor);
         let scores = self.linear(input, None, (ROUTER, width, experts.count, false));

@@ -19,7 +19,7 @@ use crate::units::Bytes;
 /// (`tests/oracles/xla_steps.json`).
 pub(super) const UNROLLED: u32 = 4;
 
-/// The most blocks, and words on a chip, with which nothing of a loss was left for when the loop back is over: see [`Job::late_loss`].
+/// The most blocks, and words on a chip, with which nothing of a loss was left for when the loop back is over: see [`XlaPlan::late_loss`].
 const FEW_BLOCKS: u64 = 10;
 const FEW_ONE_HOT: u64 = 16;
 const FEW_WORDS: u64 = 32_000;
@@ -63,7 +63,7 @@ pub enum Quantization {
 
 /// A training job, fully decided.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct XlaPlan {
     /// The model.
     pub model: ModelConfig,
     /// Sequences of a step on each chip (`per_device_batch_size`); fewer than one where chips share a sequence.
@@ -110,17 +110,17 @@ pub struct Job {
     pub host_syncs: u32,
 }
 
-impl Job {
+impl XlaPlan {
     /// Tokens on each chip in a step.
     pub fn own_tokens(&self) -> u64 {
         self.batch * self.seq / u64::from(self.mesh.context)
     }
 
     /// What a stage computes at a time: a chip's part of a micro-batch.
-    pub(crate) fn micro_batch(&self) -> Option<Job> {
+    pub(crate) fn micro_batch(&self) -> Option<XlaPlan> {
         let pipeline = self.pipeline?;
         let batch = self.batch * pipeline.stages / pipeline.micro_batches;
-        Some(Job { batch, remat: pipeline.remat, scan: true, ..self.clone() })
+        Some(XlaPlan { batch, remat: pipeline.remat, scan: true, ..self.clone() })
     }
 
     /// Places of all experts for a sequence: as many for each (`moe.py`, `generate_masks`).

@@ -33,7 +33,7 @@ pub enum Initialisation {
 
 /// A training job, fully decided.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct TorchPlan {
     /// The model.
     pub model: ModelConfig,
     /// Sequences per micro-batch and rank.
@@ -112,7 +112,7 @@ pub struct Job {
     pub output: Option<DType>,
 }
 
-impl Job {
+impl TorchPlan {
     /// The type that matmuls multiply in.
     pub fn multiplies_in(&self) -> DType {
         if self.autocast.is_some() { DType::Bf16 } else { self.fsdp.mixed_precision.compute() }

@@ -1,7 +1,7 @@
 //! A rank that trains: what it knows from its first instruction to its last.
 
 use super::communicators::{communicators, context_ring, spread_groups, streams, tensor_group};
-use super::job::Job;
+use super::job::TorchPlan;
 use super::part::Part;
 use super::plan::{Graphs, Layout, Scopes, graphs, layout};
 use super::units::Maker;
@@ -41,7 +41,7 @@ impl Captured {
 
 /// A rank that trains, writing its program.
 pub(super) struct Training<'j> {
-    pub(super) job: &'j Job,
+    pub(super) job: &'j TorchPlan,
     pub(super) graphs: Graphs,
     pub(super) layout: Layout,
     pub(super) scopes: Scopes,
@@ -65,7 +65,7 @@ pub(super) struct Training<'j> {
 
 impl<'j> Training<'j> {
     /// A rank that has these parts of the model, each a root of its own.
-    pub(super) fn new((job, budget): (&'j Job, &Budget), parts: Vec<Part>) -> Self {
+    pub(super) fn new((job, budget): (&'j TorchPlan, &Budget), parts: Vec<Part>) -> Self {
         let streams = streams(job);
         let mut program = Builder::within(budget, job.ranks(), &streams);
         let mut scopes = Scopes {

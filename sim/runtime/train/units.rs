@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::job::Job;
+use super::job::TorchPlan;
 use super::part::Part;
 use super::plan::{Graphs, Layout, Scopes};
 use crate::model::experts::titan;
@@ -16,7 +16,7 @@ use crate::runtime::fsdp::{Group, Inner, Reshard, Wrap};
 
 /// What groups of a part are made of.
 pub(super) struct Maker<'a> {
-    pub job: &'a Job,
+    pub job: &'a TorchPlan,
     pub graphs: &'a Graphs,
     pub layout: &'a Layout,
     pub part: &'a Part,

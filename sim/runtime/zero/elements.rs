@@ -6,7 +6,7 @@ use crate::runtime::train;
 use crate::runtime::train::plan::{Part, graphs, layout};
 
 /// Elements of each parameter, in order.
-pub(super) fn of(whole: &train::Job) -> Vec<u64> {
+pub(super) fn of(whole: &train::TorchPlan) -> Vec<u64> {
     layout(whole, &graphs(whole), &[Part::whole(whole)]).params.iter().map(|param| param.elements()).collect()
 }
 

@@ -113,9 +113,9 @@ impl Zero {
 
 /// A training job, fully decided.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct ZeroPlan {
     /// Model, batch, loss and optimizer, with nothing around them.
-    pub whole: train::Job,
+    pub whole: train::TorchPlan,
     /// `zero_optimization`.
     pub zero: Zero,
 }

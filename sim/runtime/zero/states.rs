@@ -10,7 +10,7 @@
 use super::disk::{Aio, STATES, STATES_AHEAD, file};
 use super::elements;
 use super::host::{self, cross};
-use super::job::{Job, StateFiles};
+use super::job::{StateFiles, ZeroPlan};
 use super::kernels::FP32;
 use crate::program::{BufferId, Builder, StreamId};
 use crate::runtime::eager::COMPUTE;
@@ -61,7 +61,7 @@ pub(super) struct States {
 }
 
 impl States {
-    pub(super) fn new(settings: StateFiles, job: &Job, groups: &[u64]) -> States {
+    pub(super) fn new(settings: StateFiles, job: &ZeroPlan, groups: &[u64]) -> States {
         States {
             settings,
             aio: job.zero.offload.aio,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::disk;
 use super::flat::{self, Flat};
-use super::job::{Job, Stage};
+use super::job::{Stage, ZeroPlan};
 use super::modules::Modules;
 use super::parts::{self, Groups, Parts};
 use super::quantized::Hops;
@@ -24,7 +24,7 @@ use crate::runtime::train::plan::{Graphs, Layout, Part, graphs, layout, mode};
 use crate::units::Bytes;
 
 /// The program of one rank.
-pub(super) fn program(job: &Job, budget: &Budget) -> Program {
+pub(super) fn program(job: &ZeroPlan, budget: &Budget) -> Program {
     let zero = job.zero;
     let order = (zero.stage == Stage::Three).then(|| Visit::order(&recorded(job, budget)));
     let Prepared { mut run, modules, groups, shapes, elements } = prepared(job, budget);
@@ -66,7 +66,7 @@ pub(super) fn program(job: &Job, budget: &Budget) -> Program {
 
 /// What of files would end the run with so many buffers. A step is written for the first answer alone: what happens to modules
 /// is the same with any number.
-pub(super) fn trouble(job: &Job) -> impl Fn(u64) -> Option<Trouble> {
+pub(super) fn trouble(job: &ZeroPlan) -> impl Fn(u64) -> Option<Trouble> {
     let budget = Budget::unlimited();
     let Prepared { modules, elements, .. } = prepared(job, &budget);
     let (visits, zero, micro_batches) = (recorded(job, &budget), job.zero, job.whole.accumulation);
@@ -80,7 +80,7 @@ pub(super) fn trouble(job: &Job) -> impl Fn(u64) -> Option<Trouble> {
 }
 
 /// What happens to modules in a micro-batch: the engine's first steps write it down.
-fn recorded(job: &Job, budget: &Budget) -> Vec<Visit> {
+fn recorded(job: &ZeroPlan, budget: &Budget) -> Vec<Visit> {
     let Prepared { mut run, modules, .. } = prepared(job, budget);
     let visits = Rc::new(RefCell::new(vec![]));
     run.eager.around = Some(Box::new(Recorder { modules, visits: Rc::clone(&visits) }));
@@ -100,7 +100,7 @@ struct Prepared<'j> {
     elements: Vec<u64>,
 }
 
-fn prepared<'j>(job: &'j Job, budget: &Budget) -> Prepared<'j> {
+fn prepared<'j>(job: &'j ZeroPlan, budget: &Budget) -> Prepared<'j> {
     let (whole, zero) = (&job.whole, job.zero);
     let three = zero.stage == Stage::Three;
     let on_disks = zero.offload.states.is_some() || zero.offload.files.is_some();
@@ -159,7 +159,7 @@ struct Scopes {
 }
 
 struct Run<'j> {
-    job: &'j Job,
+    job: &'j ZeroPlan,
     graphs: Graphs,
     layout: Layout,
     scopes: Scopes,

@@ -3,7 +3,7 @@
 
 use super::flat::Shared;
 use super::host;
-use super::job::Job;
+use super::job::ZeroPlan;
 use super::kernels::{BF16, elementwise, look_through, made, reduced};
 use super::reduce::Partition;
 use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, Work};
@@ -26,7 +26,7 @@ pub(super) struct Update {
 }
 
 impl Update {
-    pub(super) fn new(job: &Job, partition: &Partition, group: GroupId) -> Update {
+    pub(super) fn new(job: &ZeroPlan, partition: &Partition, group: GroupId) -> Update {
         let (optimizer, clip) = (job.whole.optimizer, job.whole.clip);
         let (ranks, multiprocessors) = (u64::from(job.zero.ranks), job.whole.eager.multiprocessors);
         let on_host = job.zero.offload.optimizer;

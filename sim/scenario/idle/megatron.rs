@@ -3,25 +3,25 @@
 use super::rule::{ALL_EXPERTS, Rule};
 use crate::model::Position;
 use crate::program::DType;
-use crate::runtime::megatron::{Core, Fsdp, Job, Strategy, has_no_use_for_buckets};
+use crate::runtime::megatron::{Core, Fsdp, MegatronPlan, Strategy, has_no_use_for_buckets};
 use crate::scenario::names::{INTERNEVO, NANOTRON};
 
-fn flash(job: &Job) -> bool {
+fn flash(job: &MegatronPlan) -> bool {
     job.block.core == Core::Flash
 }
 
 /// Whether ranks run all experts, of which a capacity would drop rows, and fp8 would fill each one's up.
-fn all_experts(job: &Job) -> bool {
+fn all_experts(job: &MegatronPlan) -> bool {
     job.mesh.ep == 1 && job.matmuls.fp8().is_none() && job.mixture.is_some_and(|run| run.capacity.is_none())
 }
 
 /// Whether Megatron-FSDP groups gradients that ranks share alike with buckets and without.
-fn no_buckets(job: &Job, fsdp: Fsdp) -> bool {
+fn no_buckets(job: &MegatronPlan, fsdp: Fsdp) -> bool {
     let bucket = job.gradients.bucket.unwrap_or_else(|| job.mesh.bucket());
     matches!(fsdp.strategy, Strategy::Gradients | Strategy::Parameters) && has_no_use_for_buckets(job, fsdp, bucket)
 }
 
-pub(super) const RULES: &[Rule<Job>] = &[
+pub(super) const RULES: &[Rule<MegatronPlan>] = &[
     Rule(
         &["attention.backend", "megatron.deterministic_mode"],
         |plan| !flash(plan.job),

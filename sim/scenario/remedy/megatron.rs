@@ -3,16 +3,16 @@
 use toml::{Table, Value};
 
 use super::change::{Change, set, smaller_batches};
-use crate::runtime::megatron::{Core, CudaGraphs, Job, Loader, Recompute, Strategy};
+use crate::runtime::megatron::{Core, CudaGraphs, Loader, MegatronPlan, Recompute, Strategy};
 
 /// No mask from the loader, where one comes that fused attention does not read.
-pub(super) fn without_mask(job: &Job) -> Option<Change> {
+pub(super) fn without_mask(job: &MegatronPlan) -> Option<Change> {
     let comes = matches!(job.loader, Loader::Broadcast { mask: true, .. } | Loader::EachRank { mask: true });
     comes.then(|| set("megatron.create_attention_mask_in_dataloader", false))
 }
 
 /// Changes to a job of Megatron-Core.
-pub(super) fn changes(job: &Job) -> Vec<Change> {
+pub(super) fn changes(job: &MegatronPlan) -> Vec<Change> {
     let mut list: Vec<Change> = without_mask(job).into_iter().collect();
     if job.block.recompute == Recompute::None && job.block.core != Core::Flash {
         list.push(set("megatron.recompute", "core_attn"));

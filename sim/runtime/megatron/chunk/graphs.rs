@@ -8,7 +8,7 @@ use crate::model::graph::{Graph, OpKind, ValueId};
 use crate::model::megatron::{MegatronOp, RoutedOp};
 use crate::program::{DType, Dispatch, MemoryKind};
 use crate::runtime::eager::{Eager, Frame, Storage};
-use crate::runtime::megatron::job::{CudaGraphs, Job, Loader, Scope};
+use crate::runtime::megatron::job::{CudaGraphs, Loader, MegatronPlan, Scope};
 
 impl Scope {
     fn is_whole(self) -> bool {
@@ -26,7 +26,7 @@ fn prepared(graph: &Graph, from: usize) -> usize {
 }
 
 /// The operators of a block that are one CUDA graph, if any are.
-fn stretch(job: &Job, graph: &Graph) -> Option<Range<usize>> {
+fn stretch(job: &MegatronPlan, graph: &Graph) -> Option<Range<usize>> {
     let CudaGraphs::Layers(scope) = job.graphs else { return None };
     let (whole, end) = (scope.is_whole(), graph.ops.len());
     let at = |wanted: &dyn Fn(MegatronOp) -> bool| {
@@ -53,7 +53,7 @@ fn counts_behind(graph: &Graph, range: &Range<usize>) -> bool {
 }
 
 /// Bytes of a mask of a micro-batch's sequences, a byte for each pair of tokens (`get_layer_static_inputs`).
-fn mask_bytes(job: &Job) -> u64 {
+fn mask_bytes(job: &MegatronPlan) -> u64 {
     job.batch * (job.seq / u64::from(job.mesh.cp)) * job.seq
 }
 

@@ -3,7 +3,7 @@
 use crate::model::ModelConfig;
 use crate::program::DType;
 use crate::runtime::Refusal;
-use crate::runtime::megatron::Job;
+use crate::runtime::megatron::MegatronPlan;
 use crate::runtime::megatron::job::{Engine, Matmuls};
 
 /// The first thing that does not go with Megatron-FSDP, if any; `stages` are all of a pipeline's.
@@ -52,7 +52,7 @@ pub fn unfit(
 }
 
 /// What of a job does not go with it, which need not have been read from a file.
-pub fn refuses(job: &Job) -> Option<Refusal> {
+pub fn refuses(job: &MegatronPlan) -> Option<Refusal> {
     job.fsdp?;
     let stages = job.mesh.pp * job.pipeline.virtual_stages;
     unfit((job.engine, stages), &job.model, (job.matmuls, job.dtype))

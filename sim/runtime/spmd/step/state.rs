@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::shards::Among;
 use crate::program::{Category, Collective, Comm, DType, GroupId, MemoryKind, ScopeId, Work};
 use crate::runtime::spmd::block::{Block, Named, Tensor};
-use crate::runtime::spmd::job::Job;
+use crate::runtime::spmd::job::XlaPlan;
 use crate::runtime::spmd::pipeline::Pipeline;
 use crate::runtime::spmd::policy::{Keep, Policy};
 use crate::runtime::spmd::room::Room;
@@ -72,9 +72,9 @@ pub(super) struct Late {
 /// A step being written.
 pub(super) struct Step<'j> {
     /// What is run: all of it, or of a micro-batch, in a pipeline's loop.
-    pub(super) job: &'j Job,
+    pub(super) job: &'j XlaPlan,
     /// The other of both.
-    pub(super) other: Option<&'j Job>,
+    pub(super) other: Option<&'j XlaPlan>,
     /// The loop of the pipeline that is being written.
     pub(super) staged: Option<Pipeline>,
     /// All weights of a stage, where they are gathered once.
@@ -124,7 +124,12 @@ pub(super) struct Step<'j> {
 }
 
 impl<'j> Step<'j> {
-    pub(super) fn new((job, micro): (&'j Job, Option<&'j Job>), room: Room, groups: Groups, scopes: Scopes) -> Self {
+    pub(super) fn new(
+        (job, micro): (&'j XlaPlan, Option<&'j XlaPlan>),
+        room: Room,
+        groups: Groups,
+        scopes: Scopes,
+    ) -> Self {
         let staged = job.pipeline.map_or(0, |all| all.layers_per_stage as usize);
         let kinds = (0..scopes.layers.len()).map(|at| {
             let layer = at as u64;
@@ -254,7 +259,7 @@ impl<'j> Step<'j> {
 
 impl Variant {
     /// Blocks of a window, with experts or without.
-    fn new(job: &Job, (window, sparse): (Option<u64>, bool)) -> Variant {
+    fn new(job: &XlaPlan, (window, sparse): (Option<u64>, bool)) -> Variant {
         let block = Block::with(job, window, job.model.experts.as_ref().filter(|_| sparse));
         let (mut kept, again) = (job.remat.kept(&block), job.remat.again(&block));
         if job.remat == Policy::None && !job.scan {

@@ -64,6 +64,11 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
+    /// Whether a file says who runs what when, and so for how many micro-batches.
+    pub fn is_from_file(&self) -> bool {
+        matches!(self.schedule, Order::File(..))
+    }
+
     /// What its schedule is a function of.
     pub fn shape(&self, microbatches: u32) -> Shape {
         Shape { ranks: self.ranks, virtual_stages: self.virtual_stages, microbatches }

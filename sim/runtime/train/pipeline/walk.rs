@@ -6,12 +6,12 @@ use super::stages::Pipeline;
 use crate::program::builder::Section;
 use crate::program::{Budget, Category, Dispatch, MemoryKind, Program};
 use crate::runtime::eager::{COMPUTE, Storage};
-use crate::runtime::train::job::Job;
+use crate::runtime::train::job::TorchPlan;
 use crate::schedule::{Action, Kind, Lists, Schedule};
 
 /// The program of a rank.
 pub(super) fn program(
-    (job, pipeline, budget): (&Job, &Pipeline, &Budget),
+    (job, pipeline, budget): (&TorchPlan, &Pipeline, &Budget),
     schedule: &Schedule,
     lists: &Lists,
     rank: u32,
