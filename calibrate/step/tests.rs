@@ -4,6 +4,7 @@ use windtunnel::model::ModelConfig;
 use windtunnel::model::routing::Load;
 use windtunnel::runtime::Parts;
 use windtunnel::scenario::Scenario;
+use windtunnel::units::Finite;
 
 use super::*;
 
@@ -50,7 +51,11 @@ fn mixture(job: XlaPlan, (count, top_k): (u64, u64), capacity_factor: Option<f64
         auxiliary_loss: false,
         load: Load::Balanced,
     };
-    XlaPlan { model: ModelConfig { experts: Some(experts), ..job.model }, capacity_factor, ..job }
+    XlaPlan {
+        model: ModelConfig { experts: Some(experts), ..job.model },
+        capacity_factor: capacity_factor.map(Finite::nearest),
+        ..job
+    }
 }
 
 /// Bytes on one device of a step's arguments.

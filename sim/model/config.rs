@@ -7,7 +7,7 @@ use super::latent::LatentAttention;
 use super::parts::{Dropout, FeedForward, Norm, NormPlacement, Position, QkNorm};
 
 /// A decoder-only transformer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct ModelConfig {
     /// Name for reports.
     pub name: String,

@@ -1,9 +1,10 @@
 //! The parts a decoder is made of.
 
 use super::operators::Activation;
+use crate::units::Finite;
 
 /// How activations are normalised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Norm {
     /// RMSNorm: one weight vector.
     Rms,
@@ -15,7 +16,7 @@ pub enum Norm {
 }
 
 /// Where norms sit in a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum NormPlacement {
     /// One before attention, one before the feed-forward (Llama).
     Pre,
@@ -30,7 +31,7 @@ pub enum NormPlacement {
 }
 
 /// How positions enter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Position {
     /// Rotary embedding on the first `dims` of each head (`dims` = H unless partial).
     Rope {
@@ -49,7 +50,7 @@ pub enum Position {
 }
 
 /// The feed-forward network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum FeedForward {
     /// `w2(act(w1 x) · w3 x)`: three matrices (SwiGLU, GeGLU).
     Gated(Activation),
@@ -66,7 +67,7 @@ impl FeedForward {
 }
 
 /// Norms on queries and keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum QkNorm {
     /// A weight of length H, applied to every head (Qwen 3, Gemma 3).
     PerHead,
@@ -75,19 +76,19 @@ pub enum QkNorm {
 }
 
 /// Probabilities of dropout in training; 0: none.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Dropout {
     /// On the embedding.
-    pub embedding: f64,
+    pub embedding: Finite,
     /// On attention's probabilities.
-    pub attention: f64,
+    pub attention: Finite,
     /// On what attention and feed-forward add to the residual stream.
-    pub residual: f64,
+    pub residual: Finite,
 }
 
 impl Dropout {
     /// Whether anything is dropped.
     pub fn any(self) -> bool {
-        self.embedding > 0.0 || self.attention > 0.0 || self.residual > 0.0
+        [self.embedding, self.attention, self.residual].into_iter().any(|probability| probability.get() > 0.0)
     }
 }

@@ -199,7 +199,7 @@ fn in_turn(g: &mut GraphBuilder, whole: &attention::Attention<'_>, rest: &Params
     };
     let after = |g: &mut GraphBuilder, at: usize, value| {
         if rest.after[at].is_empty() {
-            return dropout(g, value, m.dropout.residual);
+            return dropout(g, value, m.dropout.residual.get());
         }
         let module = ["attention_post_norm", "ffn_post_norm"][at];
         let out = norm(g, m.norm, rows, value, &rest.after[at], module, ("post_BSD", BSD));
@@ -253,7 +253,7 @@ fn parallel(g: &mut GraphBuilder, whole: &attention::Attention<'_>, rest: &Param
     if !shared {
         g.drop_values(&[xn]);
     }
-    let attn = dropout(g, attn, m.dropout.residual);
+    let attn = dropout(g, attn, m.dropout.residual.get());
     let read = match (shared, hn.take()) {
         (true, _) => xn,
         (false, Some(made)) => made,
@@ -261,7 +261,7 @@ fn parallel(g: &mut GraphBuilder, whole: &attention::Attention<'_>, rest: &Param
     };
     let ff = feed_forward::feed_forward(g, m, read, &rest.ffn);
     g.drop_values(&[read]);
-    let ff = dropout(g, ff, m.dropout.residual);
+    let ff = dropout(g, ff, m.dropout.residual.get());
     let both = g.op("residual", OpKind::ADD, &[ff, attn], &[], ("both_BSD", BSD));
     let out = g.op("residual", OpKind::ADD, &[both, x], &[], ("out_BSD", BSD));
     g.drop_values(&[both, ff, attn]);
@@ -305,7 +305,7 @@ pub fn embedding(m: &ModelConfig, dims: Dims, compute: DType) -> Graph {
         let params = norm_params(g, m.norm, m.width, "embedding_norm.weight", "embedding_norm.bias");
         h = norm(g, m.norm, dims.tokens(), h, &params, "embedding_norm", ("h_BSD", BSD));
     }
-    let out = dropout(g, h, m.dropout.embedding);
+    let out = dropout(g, h, m.dropout.embedding.get());
     graph.finish(out)
 }
 

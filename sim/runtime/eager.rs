@@ -72,10 +72,7 @@ pub use blocks::Blocks;
 pub use frame::Frame;
 pub use halves::Named;
 pub use keep::{Keep, Saved, SavedOps};
-pub use megatron::{
-    Context, DISPATCHERS, Dispatcher, Heads, Later, Parts, Ring, Routing, Spread, Stage, WAYS, Way, crosses, fp8,
-    spread,
-};
+pub use megatron::{Context, Dispatcher, Heads, Later, Ring, Routing, Spread, Stage, crosses, fp8, spread};
 pub use params::{ParamMap, Shared};
 pub use ranks::{BUFFER_STREAMS, ExpertRanks, Maxima, TensorGroup, Ulysses, UserBuffers};
 pub use reentrant::Reentrant;

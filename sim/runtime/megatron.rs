@@ -42,13 +42,12 @@ mod step;
 mod together;
 mod vocabulary;
 
-pub use super::eager::DISPATCHERS;
 pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
 pub use fsdp::{has_no_use_for_buckets, unfit, unit_size};
 pub use job::{
-    Again, Block, Core, CrossEntropy, CudaGraphs, Dispatcher, Engine, Fp8Recipe, Fsdp, Gradients, Implementation,
-    Loader, Matmuls, MegatronPlan, Mesh, Mixture, Optimizer, Overlap, Pipeline, Recompute, Scatter, Scope, Sharing,
-    Strategy,
+    Again, Block, Core, CpCommType, CrossEntropy, CudaGraphs, Engine, ExpertCapacity, Fp8Recipe, Fsdp, Gradients,
+    Implementation, Loader, Matmuls, MegatronPlan, Mesh, Mixture, Optimizer, Overlap, Parts, Pipeline, Recompute,
+    Scatter, Scope, Sharing, Strategy, TokenDispatcher,
 };
 pub use modules::Modules;
 pub use refused::FP8;
@@ -70,7 +69,7 @@ pub fn schedule(job: &MegatronPlan) -> Result<Schedule, ScheduleError> {
 pub fn refuses(job: &MegatronPlan) -> Option<Refusal> {
     let together = || -> Option<Refusal> {
         let whole = matches!(job.block.recompute, Recompute::Uniform { .. } | Recompute::Block { .. });
-        let spread = job.mixture.is_some_and(|run| run.dispatcher.combines) && job.mesh.ep > 1;
+        let spread = job.mixture.is_some_and(|run| run.dispatcher.row().combines) && job.mesh.ep > 1;
         let cases = [
             (
                 !spread,

@@ -34,7 +34,7 @@ pub use sgd::Sgd;
 use crate::program::Builder;
 
 /// An optimizer with its settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Optimizer {
     /// torch's `Adam` or `AdamW`.
     Adam(Adam),

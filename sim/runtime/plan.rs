@@ -12,7 +12,7 @@ use crate::program::DType;
 use crate::schedule::Shape;
 
 /// The plan of a training job: everything that is decided about it, whichever framework runs it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Plan {
     /// PyTorch's own runtimes.
     Torch(TorchPlan),

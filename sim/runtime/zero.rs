@@ -104,7 +104,7 @@ impl Framework for ZeroPlan {
             (gradients.is_some(), cast),
             (disks, at_once),
             (disks, locked),
-            (optimizer && self.zero.offload.ratio > 0.0, host),
+            (optimizer && self.zero.offload.ratio.get() > 0.0, host),
             (optimizer && !parameters && self.zero.stage == Stage::Three, back),
             (true, hooks),
         ];
@@ -117,7 +117,11 @@ impl Framework for ZeroPlan {
         let one =
             if stage == Stage::Three { format!("1/{ranks} of each") } else { format!("1/{ranks} of all in a row") };
         let from = |least: Stage| if stage >= least { one.clone() } else { "whole".to_owned() };
-        let share = if offload.ratio < 1.0 { format!("{:.0} % of it ", 100.0 * offload.ratio) } else { String::new() };
+        let share = if offload.ratio.get() < 1.0 {
+            format!("{:.0} % of it ", 100.0 * offload.ratio.get())
+        } else {
+            String::new()
+        };
         let place = |away: bool, on_disks: bool, part: String| match (away, on_disks) {
             (false, _) => part,
             (true, false) => format!("{part}, {share}in the host's memory"),

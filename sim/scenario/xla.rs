@@ -16,6 +16,7 @@ use crate::runtime;
 use crate::runtime::spmd::{
     Attention, Flags, Keep, Mesh, Policy, Quantization, Run, TENSORS, Targets, Windows, XlaPlan,
 };
+use crate::units::Finite;
 
 /// The longest run.
 const MOST_STEPS: i64 = 1 << 40;
@@ -314,7 +315,7 @@ fn policy(reader: &mut Reader<'_>, table: &written::Xla) -> Result<Policy, Scena
 }
 
 /// How many places experts have.
-fn capacity(reader: &Reader<'_>, table: &written::Xla, model: &ModelConfig) -> Result<Option<f64>, ScenarioError> {
+fn capacity(reader: &Reader<'_>, table: &written::Xla, model: &ModelConfig) -> Result<Option<Finite>, ScenarioError> {
     let Some(at) = &table.capacity_factor else { return Ok(None) };
     let factor = *at.get_ref();
     if model.experts.is_none() {
@@ -325,7 +326,7 @@ fn capacity(reader: &Reader<'_>, table: &written::Xla, model: &ModelConfig) -> R
         let problem = format!("xla.capacity_factor = {factor}");
         return Err(reader.plan(at, problem, "write places over tokens sent, such as 1.25"));
     }
-    Ok(Some(factor))
+    Ok(Some(Finite::nearest(factor)))
 }
 
 /// Whether tokens go over the expert axis.
@@ -365,13 +366,14 @@ fn windows(topology: &Topology, mesh: Mesh) -> Windows {
     });
     // One chip has nobody to exchange with.
     let apart = mesh.dcn_data * mesh.data == 1;
-    let Some((axes, axis)) = torus else { return Windows { even_rows: f64::INFINITY, axes: 1, apart } };
+    let Some((axes, axis)) = torus else { return Windows { even_rows: None, axes: 1, apart } };
     let on = topology.on_torus(mesh.shards(), mesh.tensor, &mesh.in_slice());
     let closed = |on: OnTorus| axes.iter().zip(on.lines).filter(|(axis, line)| axis.wraps && line.wraps).count() as u32;
     let long: Vec<u32> = axes.iter().map(|axis| axis.size).filter(|&size| size > 1).collect();
     let square = long == [2, 2];
     let more = if square { 1 } else { on.map_or(0, closed) };
-    Windows { even_rows: topology.chip.peak.bf16.0 / axis, axes: 1 + more, apart }
+    let even_rows = Some(Finite::nearest(topology.chip.peak.bf16.0 / axis));
+    Windows { even_rows, axes: 1 + more, apart }
 }
 
 /// What the compiler's flags let it do.

@@ -3,10 +3,10 @@
 use serde_json::Value;
 use windtunnel::model::{Activation, Dropout, FeedForward, ModelConfig, Norm, NormPlacement, Position};
 use windtunnel::program::DType;
-use windtunnel::runtime::eager::{LayerNorm, Parts, WAYS, Way};
+use windtunnel::runtime::eager::LayerNorm;
 use windtunnel::runtime::megatron::{
-    Again, Block, Core, CrossEntropy, Engine, Gradients, Implementation, Loader, Matmuls, MegatronPlan, Mesh,
-    Optimizer, Pipeline, Recompute, Sharing,
+    Again, Block, Core, CpCommType, CrossEntropy, Engine, Gradients, Implementation, Loader, Matmuls, MegatronPlan,
+    Mesh, Optimizer, Parts, Pipeline, Recompute, Sharing,
 };
 use windtunnel::schedule::find;
 
@@ -62,13 +62,13 @@ fn model(c: &Value) -> ModelConfig {
 }
 
 fn sharing(c: &Value, cp: u32) -> Sharing {
-    let way = c["cp_comm_type"].as_str().map_or(&WAYS[0], |name| Way::find(name).unwrap());
-    let heads = match way.parts {
+    let way = c["cp_comm_type"].as_str().map_or(CpCommType::P2p, |name| CpCommType::find(name).unwrap());
+    let heads = match way.parts() {
         Parts::Tokens => 1,
         Parts::Heads => cp,
         Parts::Both => c["hierarchical"][0].as_u64().unwrap() as u32,
     };
-    Sharing { way, heads }
+    Sharing { comm_type: way, heads }
 }
 
 /// The pipeline rank that a case looks at.

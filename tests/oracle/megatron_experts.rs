@@ -12,10 +12,10 @@ use windtunnel::model::routing::Load;
 use windtunnel::model::{Position, QkNorm};
 use windtunnel::program::Program;
 use windtunnel::runtime::megatron::{
-    Again, Dispatcher, Fp8Recipe, Matmuls, MegatronPlan, Mesh, Mixture, Recompute, compile,
+    Again, ExpertCapacity, Fp8Recipe, Matmuls, MegatronPlan, Mesh, Mixture, Recompute, TokenDispatcher, compile,
 };
 use windtunnel::schedule::find;
-use windtunnel::units::Bytes;
+use windtunnel::units::{Bytes, Finite};
 
 pub fn job(c: &Value) -> MegatronPlan {
     let number = |key: &str| c[key].as_u64().unwrap();
@@ -60,8 +60,10 @@ pub fn job(c: &Value) -> MegatronPlan {
     }
     job.model.qk_norm = on("qk_norm").then_some(QkNorm::PerHead);
     job.mixture = (!dense).then(|| Mixture {
-        capacity: c["capacity"].as_f64().map(|factor| (factor, c["pad"] == true)),
-        dispatcher: Dispatcher::find(c["dispatcher"].as_str().unwrap()).unwrap(),
+        capacity: c["capacity"]
+            .as_f64()
+            .map(|factor| ExpertCapacity { factor: Finite::nearest(factor), pads: c["pad"] == true }),
+        dispatcher: TokenDispatcher::find(c["dispatcher"].as_str().unwrap()).unwrap(),
         permute_fusion: on("permute_fusion"),
         fp32_router: on("router_fp32"),
         router_fusion: c["router_fusion"] == true,

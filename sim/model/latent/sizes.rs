@@ -1,7 +1,7 @@
 //! Sizes of latent attention.
 
 /// Sizes of latent attention.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct LatentAttention {
     /// G: length of the vector that queries are made from; none: from the hidden state.
     pub query_rank: Option<u64>,

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use crate::runtime::eager::Ring;
 
 /// How keys and values get round (`set_rotate_method`).
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Method {
     /// Those of all ranks are gathered at once.
@@ -16,7 +16,7 @@ pub enum Method {
 }
 
 /// How ranks share a sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Rotate {
     /// How keys and values get round.
     pub method: Method,

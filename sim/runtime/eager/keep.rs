@@ -16,7 +16,7 @@ pub enum Keep {
 }
 
 /// A set of [`Saved`] operators.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct SavedOps(u8);
 
 impl SavedOps {

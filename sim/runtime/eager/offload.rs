@@ -4,7 +4,7 @@ use super::storage::Storage;
 use crate::program::{EventId, StreamId};
 
 /// Where the copies run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Offload {
     /// In the default stream.
     DefaultStream,

@@ -1,8 +1,8 @@
 //! The ranks with which a rank exchanges: communicators, streams, and what they share.
 
-use super::megatron::Dispatcher;
 use crate::model::graph::ValueId;
 use crate::program::{DType, GroupId, StreamId};
+use crate::runtime::megatron::TokenDispatcher;
 
 /// The tensor-parallel communicator and the stream of its collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ pub struct UserBuffers {
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertRanks {
     /// How they do.
-    pub dispatcher: &'static Dispatcher,
+    pub dispatcher: TokenDispatcher,
     /// The ranks that experts are spread over.
     pub exchange: Option<(GroupId, StreamId)>,
     /// Those that share an expert.

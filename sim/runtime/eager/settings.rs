@@ -6,7 +6,7 @@ use crate::model::style::NormCode;
 use crate::program::Dispatch;
 
 /// Whose kernels LayerNorm is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum LayerNorm {
     /// PyTorch's.
     Torch,
@@ -26,7 +26,7 @@ pub enum Mode {
 }
 
 /// Settings of eager execution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Settings {
     /// cuBLAS workspace, taken and given back by each matmul \[B\].
     pub workspace: u64,

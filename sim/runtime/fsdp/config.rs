@@ -4,7 +4,7 @@ use crate::program::DType;
 use crate::runtime::optimizer::Caller;
 
 /// Mixed precision (`MixedPrecisionPolicy`), with the type parameters are stored in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct MixedPrecision {
     /// Type of the sharded parameters, which the optimizer updates.
     pub storage: DType,
@@ -32,7 +32,7 @@ impl MixedPrecision {
 }
 
 /// `reshard_after_forward`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Reshard {
     /// Free the full parameters after forward, gather them again before backward.
     Always,
@@ -43,7 +43,7 @@ pub enum Reshard {
 }
 
 /// Which modules are wrapped.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Wrap {
     /// For each block, its reshard policy if it is wrapped; none: its parameters belong to the root.
     pub blocks: Vec<Option<Reshard>>,
@@ -68,7 +68,7 @@ pub struct Wrap {
 }
 
 /// A module inside a block that is a unit of its own.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Inner {
     /// The block.
     pub block: usize,
@@ -112,7 +112,7 @@ impl Wrap {
 }
 
 /// Which of PyTorch's two implementations runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Version {
     /// `FullyShardedDataParallel`: one flat parameter per wrapped module ([`super::flat`]).
     One(One),
@@ -134,7 +134,7 @@ impl Version {
 }
 
 /// When FSDP1 gathers the unit that comes next in backward (`BackwardPrefetch`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum BackwardPrefetch {
     /// Before the current unit's backward.
     #[default]
@@ -146,7 +146,7 @@ pub enum BackwardPrefetch {
 }
 
 /// What only FSDP1 has. Its forward prefetch is one unit deep, whatever count is set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct One {
     /// Whether the optimizer sees the original parameters as views, or the flat ones (`use_orig_params`).
     pub use_orig_params: bool,
@@ -171,7 +171,7 @@ impl Default for One {
 }
 
 /// Settings of `fully_shard` or its predecessor, and of the loop around it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Fsdp {
     /// The implementation.
     pub version: Version,

@@ -4,7 +4,7 @@ use crate::program::Group;
 use crate::runtime::megatron;
 
 /// A training job, fully decided.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct InternEvoPlan {
     /// The model, and how it is split.
     pub split: megatron::MegatronPlan,

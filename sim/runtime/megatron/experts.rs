@@ -2,7 +2,7 @@
 //! Transformer Engine's grouped linears between a dispatcher's two ways.
 
 use super::builder::Modules;
-use super::job::{Implementation, MegatronPlan, Mixture};
+use super::job::{ExpertCapacity, Implementation, MegatronPlan, Mixture};
 use super::refused::{FP8, FP8_SIZES};
 use crate::model::drawn;
 use crate::model::experts::{Experts, Router, Score};
@@ -108,7 +108,9 @@ pub(super) fn refuses(job: &MegatronPlan) -> Option<Refusal> {
         ),
         (
             job.runs_shared_beside()
-                && (job.combines() || job.block.again.shared || !job.mixture.is_some_and(|run| run.dispatcher.beside)),
+                && (job.combines()
+                    || job.block.again.shared
+                    || !job.mixture.is_some_and(|run| run.dispatcher.row().beside)),
             Refusal::new(
                 "shared-experts-overlap",
                 "shared experts beside another dispatcher than alltoall, beside another micro-batch, or run again",
@@ -125,7 +127,7 @@ pub(super) fn refuses(job: &MegatronPlan) -> Option<Refusal> {
         ),
     ];
     let spread = |capacity| Spread { ranks: mesh.ep, tensor: mesh.etp, capacity };
-    let dispatcher = || job.mixture.and_then(|run| (run.dispatcher.refuses)(spread(run.capacity.is_some())));
+    let dispatcher = || job.mixture.and_then(|run| (run.dispatcher.row().refuses)(spread(run.capacity.is_some())));
     Refusal::first(cases).or_else(dispatcher)
 }
 
@@ -134,9 +136,9 @@ fn routed(job: &MegatronPlan, experts: &Experts, tokens: u64) -> Routed {
     let (ranks, tensor) = (u64::from(job.mesh.ep), u64::from(job.mesh.etp));
     let local = experts.count / ranks;
     let mut counts = experts.load.tokens_per_expert(experts.count, experts.top_k, tokens);
-    let capacity = job.mixture.and_then(|run| run.capacity).map(|(factor, pads)| {
+    let capacity = job.mixture.and_then(|run| run.capacity).map(|ExpertCapacity { factor, pads }| {
         let even = (tokens * experts.top_k) as f64 / experts.count as f64;
-        Capacity { rows: (even * factor).ceil() as u64, pads }
+        Capacity { rows: (even * factor.get()).ceil() as u64, pads }
     });
     if let Some(Capacity { rows, pads }) = capacity {
         counts.iter_mut().for_each(|count| *count = if pads { rows } else { rows.min(*count) });
@@ -271,7 +273,7 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
     };
     let mut stage = params.shared.map(|params| beside(m, (params, experts.shared)));
     let stage = stage.as_mut().filter(|_| overlaps).map(|stage| stage as &mut _);
-    let routed = (run.dispatcher.write)(&mut m.g, &routing, &mut each, stage);
+    let routed = (run.dispatcher.row().write)(&mut m.g, &routing, &mut each, stage);
     let mut out = routed;
     if let Some(shared) = shared {
         out = m.g.op(MODULE, OpKind::ADD, &[routed, shared], &[], ("ffn_LBD", LBD));
@@ -345,7 +347,7 @@ fn beside(
 /// Bytes that rows take in the buffer that all gathers share.
 pub(super) fn shared_buffer(job: &MegatronPlan, dims: Dims) -> u64 {
     let of = |(experts, run): (&Experts, Mixture)| {
-        (run.dispatcher.shared_buffer)(&routed(job, experts, dims.local_tokens()), dims.d * job.dtype.bytes())
+        (run.dispatcher.row().shared_buffer)(&routed(job, experts, dims.local_tokens()), dims.d * job.dtype.bytes())
     };
     job.model.experts.as_ref().zip(job.mixture).map_or(0, of)
 }

@@ -139,10 +139,10 @@ fn of_modules(job: &MegatronPlan) -> &'static [&'static str] {
 /// The ranks that share a sequence, and how, where some do.
 pub(super) fn sequence(job: &MegatronPlan, groups: Groups) -> Option<Context> {
     let shared = groups.shared?;
-    let (cp, Sharing { way, heads }) = (job.mesh.cp, job.mesh.sharing);
+    let (cp, Sharing { comm_type, heads }) = (job.mesh.cp, job.mesh.sharing);
     let ring = Ring { group: shared.tokens, ranks: cp / heads, messages: CONTEXT, second: ATTENTION };
     let heads = shared.heads.map(|group| Heads { group, ranks: heads, stream: HEADS, second: ATTENTION });
-    Some(Context { way, ring, heads })
+    Some(Context { way: comm_type, ring, heads })
 }
 
 /// Who exchanges rows of experts, where the model has some.

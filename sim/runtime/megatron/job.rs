@@ -1,14 +1,18 @@
 //! A Megatron-Core training job, fully decided. Names are those of Megatron's arguments (`megatron/training/arguments.py`,
 //! `core/transformer/transformer_config.py`, `core/distributed/distributed_data_parallel_config.py`, 0.16.1).
 
+mod context;
 mod fsdp;
 mod graphs;
 mod loader;
+mod mixture;
 mod optimizer;
 
+pub use context::{CpCommType, Parts, Sharing};
 pub use fsdp::{Fsdp, Strategy};
 pub use graphs::{CudaGraphs, Scope};
 pub use loader::Loader;
+pub use mixture::{ExpertCapacity, Mixture, TokenDispatcher};
 pub use optimizer::Optimizer;
 
 use crate::model::ModelConfig;
@@ -16,32 +20,15 @@ use crate::model::megatron::Fp8;
 pub use crate::model::megatron::{CrossEntropy, Fp8Recipe, Scatter};
 use crate::model::style::NormCode;
 use crate::program::{DType, Dispatch, Group};
-pub use crate::runtime::eager::Dispatcher;
-use crate::runtime::eager::{LayerNorm, Settings, WAYS, Way};
+use crate::runtime::eager::{LayerNorm, Settings};
 use crate::schedule::order::Entry;
 use crate::schedule::order::vocabulary::Spread;
 use crate::schedule::{Batching, Shape};
 use crate::units::Bytes;
 
-/// How ranks share a sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sharing {
-    /// `--cp-comm-type`.
-    pub way: &'static Way,
-    /// Over how many of them heads are spread in attention: `--hierarchical-context-parallel-sizes`' first, all under `a2a`.
-    pub heads: u32,
-}
-
-impl Sharing {
-    /// Megatron's default; also for ranks that share nothing.
-    pub fn ring() -> Sharing {
-        Sharing { way: &WAYS[0], heads: 1 }
-    }
-}
-
 /// How many ranks each axis has. Ranks are counted `tp-cp-dp-pp`, the first fastest (`--use-tp-pp-dp-mapping` unset;
 /// `core/parallel_state.py`, `initialize_model_parallel`, order `tp-cp-ep-dp-pp`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Mesh {
     /// `--tensor-model-parallel-size`.
     pub tp: u32,
@@ -161,7 +148,7 @@ impl Mesh {
 }
 
 /// Whose training loop runs Megatron's modules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Engine {
     /// Megatron's own (`core/pipeline_parallel/schedules.py`, `training.py`).
     Core,
@@ -170,7 +157,7 @@ pub enum Engine {
 }
 
 /// The pipeline.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Pipeline {
     /// Who runs what when.
     pub schedule: &'static Entry,
@@ -186,7 +173,7 @@ pub struct Pipeline {
 }
 
 /// Which modules a block is made of (`--transformer-impl`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Implementation {
     /// Megatron's own modules.
     Local,
@@ -195,7 +182,7 @@ pub enum Implementation {
 }
 
 /// How scores become a context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Core {
     /// Batched matmuls around a scaled, masked softmax (`core/transformer/dot_product_attention.py`).
     Unfused {
@@ -207,7 +194,7 @@ pub enum Core {
 }
 
 /// What is run again in backward (`--recompute-granularity`, `--recompute-method`, `--recompute-num-layers`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Recompute {
     /// Nothing.
     None,
@@ -226,7 +213,7 @@ pub enum Recompute {
 }
 
 /// How tensor-parallel ranks' user buffers are configured (`--tp-comm-overlap-cfg`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Overlap {
     /// Whether matmuls that run beside a whole exchange leave processors to its kernel (`set_sm_margin`).
     pub bulk_margin: bool,
@@ -245,7 +232,7 @@ impl Default for Overlap {
 
 /// Parts of a block that are run again in backward (`--recompute-modules`), beside attention's core. Of norms, the experts'
 /// activation and what latent attention makes of its short vectors the results are let go of, too.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Again {
     /// `layernorm`: the norms before attention and before the feed-forward that are modules of their own.
     pub norms: bool,
@@ -262,7 +249,7 @@ pub struct Again {
 }
 
 /// How a block is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Block {
     /// Whose modules.
     pub implementation: Implementation,
@@ -288,34 +275,8 @@ pub struct Block {
     pub again: Again,
 }
 
-/// How a mixture of experts is run.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Mixture {
-    /// `--moe-token-dispatcher-type`: how rows get to experts and back.
-    pub dispatcher: &'static Dispatcher,
-    /// The most rows an expert takes, over what it would get of a balanced load (`--moe-expert-capacity-factor`), and whether
-    /// it is filled up to that (`--moe-pad-expert-input-to-capacity`); none: it takes whatever comes.
-    pub capacity: Option<(f64, bool)>,
-    /// `--moe-permute-fusion`: rows are put in order by Transformer Engine's kernels.
-    pub permute_fusion: bool,
-    /// `--moe-router-dtype fp32`: logits and weights of experts are in fp32.
-    pub fp32_router: bool,
-    /// `--moe-router-fusion`: choice and weights of experts are one kernel.
-    pub router_fusion: bool,
-    /// `--moe-aux-loss-coeff` above 0: a loss that balances experts.
-    pub auxiliary_loss: bool,
-    /// `--moe-router-force-load-balancing`: every token draws its experts at random.
-    pub drawn: bool,
-    /// `--moe-shared-expert-overlap`: shared experts run beside the dispatcher, on a stream of their own.
-    pub shared_overlap: bool,
-    /// Beside that, whether what is waited for at once is issued on the stream that waits (PyTorch from 2.8 on).
-    pub in_line: bool,
-    /// `--delay-wgrad-compute`: blocks' weight gradients are made when the exchanges of their part have been issued.
-    pub delay_wgrad: bool,
-}
-
 /// How linears multiply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Matmuls {
     /// In the parameters' type.
     Plain,
@@ -344,7 +305,7 @@ impl Matmuls {
 }
 
 /// `DistributedDataParallelConfig`, and how gradients are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Gradients {
     /// Type of the main gradients (`grad_reduce_in_fp32`, `--accumulate-allreduce-grads-in-fp32`).
     pub dtype: DType,
@@ -358,7 +319,7 @@ pub struct Gradients {
 }
 
 /// A training job under Megatron-Core, fully decided.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct MegatronPlan {
     /// Whose training loop.
     pub engine: Engine,

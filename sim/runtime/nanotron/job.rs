@@ -3,7 +3,7 @@
 use crate::runtime::megatron;
 
 /// A training job, fully decided.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct NanotronPlan {
     /// The model, and how it is split.
     pub split: megatron::MegatronPlan,

@@ -45,7 +45,7 @@ const TORCH: &[(Caller, How)] = &[
 ];
 
 /// What weight decay does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Decay {
     /// There is none.
     None,
@@ -56,7 +56,7 @@ pub enum Decay {
 }
 
 /// `Adam` or `AdamW` with its settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Adam {
     /// How it goes through its parameters.
     pub how: How,

@@ -34,7 +34,7 @@ pub const INTERNEVO: Facts = Facts {
 };
 
 /// `DecoupledAdamW` with its settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Composer {
     /// Whether there is weight decay.
     pub decays: bool,

@@ -7,7 +7,7 @@ use super::param::Owned;
 use crate::program::DType;
 
 /// How an optimizer goes through its parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum How {
     /// One kernel for everything.
     Fused,
@@ -29,7 +29,7 @@ impl How {
 }
 
 /// Whose training step it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, VariantArray, serde::Serialize)]
 pub enum Caller {
     /// PyTorch's `fully_shard`.
     Fsdp2,

@@ -19,7 +19,7 @@ pub const MEGATRON: Facts = Facts {
 };
 
 /// `FusedAdam` with its settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct FusedAdam {
     /// Types of the first and the second moments.
     pub moments: [DType; 2],

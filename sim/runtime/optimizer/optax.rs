@@ -18,7 +18,7 @@ pub const ADAMW: Facts = Facts {
 };
 
 /// `adamw` with its settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Optax {
     /// Types of `mu` and `nu`.
     pub moments: [DType; 2],

@@ -28,7 +28,7 @@ pub const SGD: Facts = Facts {
 };
 
 /// `SGD` with its settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Sgd {
     /// How it goes through its parameters.
     pub how: How,

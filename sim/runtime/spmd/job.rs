@@ -13,7 +13,7 @@ use crate::model::{FeedForward, ModelConfig, Norm, NormPlacement, Position};
 use crate::program::DType;
 use crate::runtime::Refusal;
 use crate::runtime::optimizer::{Asked, Caller, How, Optimizer};
-use crate::units::Bytes;
+use crate::units::{Bytes, Finite};
 
 /// Windows that are written out one by one; more of them are a loop. Steps on four shards have no loops, on eight and more they have
 /// (`tests/oracles/xla_steps.json`).
@@ -25,7 +25,7 @@ const FEW_ONE_HOT: u64 = 16;
 const FEW_WORDS: u64 = 32_000;
 
 /// How attention is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Attention {
     /// The splash kernel; gradients of queries, keys and values in one kernel, or in two.
     Splash {
@@ -37,7 +37,7 @@ pub enum Attention {
 }
 
 /// How the loss finds the logit of the right word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Targets {
     /// By a product with one-hot rows (MaxText's `cross_entropy_with_logits`): everything is elementwise or a sum, and the
@@ -48,7 +48,7 @@ pub enum Targets {
 }
 
 /// What linears of blocks multiply in, by MaxText's name (`quantization`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantization {
     /// AQT: forward and the gradient of the input in int8, each operand scaled by its own maximum; weight gradients in
@@ -62,7 +62,7 @@ pub enum Quantization {
 }
 
 /// A training job, fully decided.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct XlaPlan {
     /// The model.
     pub model: ModelConfig,
@@ -97,7 +97,7 @@ pub struct XlaPlan {
     /// Embedding by a matmul with one-hot rows (`use_iota_embed`).
     pub iota_embed: bool,
     /// Places of experts over tokens sent (`capacity_factor`); none where the model has no experts.
-    pub capacity_factor: Option<f64>,
+    pub capacity_factor: Option<Finite>,
     /// What goes over the expert axis: tokens to experts that stay where they are, or experts' weights.
     pub send_tokens: bool,
     /// Whether gradients are clipped to a norm.
@@ -125,7 +125,7 @@ impl XlaPlan {
 
     /// Places of all experts for a sequence: as many for each (`moe.py`, `generate_masks`).
     pub fn places(&self, experts: &Experts) -> u64 {
-        let sent = (self.seq * experts.top_k) as f64 * self.capacity_factor.unwrap_or(1.0);
+        let sent = (self.seq * experts.top_k) as f64 * self.capacity_factor.map_or(1.0, Finite::get);
         (sent / experts.count as f64).floor().max(1.0) as u64 * experts.count
     }
 

@@ -11,7 +11,7 @@ use crate::program::Group;
 
 /// Sizes of the axes, over ICI unless named otherwise; ranks in this order, `tensor` fastest. MaxText has `expert` inside
 /// `tensor`, which differs where both are larger than one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Mesh {
     /// `dcn_data_parallelism`: replicas of the slice, over DCN.
     pub dcn_data: u32,

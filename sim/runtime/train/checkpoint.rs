@@ -3,7 +3,7 @@
 use crate::runtime::eager::SavedOps;
 
 /// What each block does about its activations.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Checkpoint {
     /// Keep everything autograd saves.
     None,

@@ -15,14 +15,14 @@ use crate::runtime::fsdp::{Fsdp, Reshard};
 use crate::runtime::optimizer::Optimizer;
 
 /// `torch.autocast` in bf16 around forward and loss of fp32 parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Autocast {
     /// Whether it keeps the weights it has cast until it ends (`cache_enabled`).
     pub cache: bool,
 }
 
 /// How parameters are initialised.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Initialisation {
     /// In place, or elsewhere: nothing is left.
     #[default]
@@ -32,7 +32,7 @@ pub enum Initialisation {
 }
 
 /// A training job, fully decided.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct TorchPlan {
     /// The model.
     pub model: ModelConfig,

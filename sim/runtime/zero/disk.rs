@@ -21,7 +21,7 @@ const LEAST: u64 = 1 << 20;
 const ALIGNED: u64 = 1024;
 
 /// `aio`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Aio {
     /// `block_size` \[B\].
     pub block: u64,

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::Shelf;
 
 /// What decides on gathers \[elements\].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Gathering {
     /// `stage3_prefetch_bucket_size`; 0: nothing is gathered ahead.
     pub prefetch: u64,

@@ -5,9 +5,10 @@ use super::gather::Gathering;
 use super::reduce::Reduction;
 use crate::program::DType;
 use crate::runtime::train;
+use crate::units::Finite;
 
 /// What of a model's states is spread over the ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub enum Stage {
     /// The optimizer's states.
     One,
@@ -18,12 +19,12 @@ pub enum Stage {
 }
 
 /// `offload_optimizer`, `offload_param`.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Offload {
     /// Whether what is stepped is in the host's memory, with its gradient and moments.
     pub optimizer: bool,
     /// `ratio`: the part of ZeRO-3's groups that are, the last ones.
-    pub ratio: f64,
+    pub ratio: Finite,
     /// Whether the rank's part of parameters is there (ZeRO-3).
     pub parameters: bool,
     /// Whether what is stepped is in files, and comes for its step.
@@ -37,12 +38,12 @@ pub struct Offload {
 impl Offload {
     /// Of so many groups the first that is stepped on the host.
     pub(super) fn first_on_host(&self, groups: usize) -> usize {
-        if self.optimizer { ((1.0 - self.ratio) * groups as f64) as usize } else { groups }
+        if self.optimizer { ((1.0 - self.ratio.get()) * groups as f64) as usize } else { groups }
     }
 }
 
 /// `offload_param.device = "nvme"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct ParameterFiles {
     /// `buffer_count`.
     pub buffers: u64,
@@ -53,7 +54,7 @@ pub struct ParameterFiles {
 }
 
 /// `offload_optimizer.device = "nvme"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct StateFiles {
     /// `buffer_count`, each as large as the largest group.
     pub buffers: u64,
@@ -64,7 +65,7 @@ pub struct StateFiles {
 }
 
 /// `zero_quantized_weights`, `zero_quantized_gradients`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Quantized {
     /// Parameters cross in eight bits.
     pub weights: bool,
@@ -73,7 +74,7 @@ pub struct Quantized {
 }
 
 /// `zero_optimization`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Zero {
     /// `stage`.
     pub stage: Stage,
@@ -112,7 +113,7 @@ impl Zero {
 }
 
 /// A training job, fully decided.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct ZeroPlan {
     /// Model, batch, loss and optimizer, with nothing around them.
     pub whole: train::TorchPlan,

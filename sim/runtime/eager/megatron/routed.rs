@@ -9,10 +9,10 @@ use super::super::frame::Results;
 use super::super::storage::Gradient;
 use super::super::{COMPUTE, Eager, ExpertRanks, Frame, Storage};
 use super::dispatch;
-use super::dispatcher::Dispatcher;
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::experts::{Routed, RoutedOp};
 use crate::program::{Collective, Comm, DType, Dispatch, GroupId, MemoryKind, StreamId, Work};
+use crate::runtime::megatron::TokenDispatcher;
 use crate::units::Bytes;
 
 /// Bytes of an index, of a row's number of Transformer Engine's kernels.
@@ -20,7 +20,7 @@ const INDEX: u64 = 8;
 const NUMBER: u64 = 4;
 
 impl Eager {
-    fn dispatcher(&self) -> &'static Dispatcher {
+    fn dispatcher(&self) -> TokenDispatcher {
         self.experts.as_ref().expect("a job with experts says how rows get to them").dispatcher
     }
 

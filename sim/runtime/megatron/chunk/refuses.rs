@@ -104,7 +104,7 @@ impl Chunk {
                 Refusal::new("window-flash-core", "a sliding window without a flash core").on("megatron.attention"),
             ),
             (
-                model.sliding_window.is_some() && job.mesh.cp > 1 && !job.mesh.sharing.way.windows,
+                model.sliding_window.is_some() && job.mesh.cp > 1 && !job.mesh.sharing.comm_type.has_windows(),
                 Refusal::new("window-ring", "a sliding window of a sequence whose keys go round a ring")
                     .on("megatron.cp_comm_type"),
             ),

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::{Serialize, Serializer};
+
 use crate::program::StreamId;
 use crate::runtime::fsdp::OF_EACH_ROOT;
 use crate::runtime::train::part::Part;
@@ -15,13 +17,18 @@ pub(in crate::runtime) const STREAMS: [&str; 3] = ["pipeline", "pipeline, rank b
 pub const SCHEDULES: [&Entry; 7] = order::TORCH;
 
 /// Who runs what when.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Order {
     /// One of [`SCHEDULES`].
     Named(&'static Entry),
     /// That of a file, and how its stages lie on ranks (torchtitan's `pipeline_parallel_schedule_csv`). Its lists are walked,
     /// those of one stage a rank too.
-    File(Arc<Schedule>, Placement),
+    File(#[serde(serialize_with = "whole")] Arc<Schedule>, Placement),
+}
+
+/// Writes what a file says.
+fn whole<S: Serializer>(schedule: &Arc<Schedule>, serializer: S) -> Result<S::Ok, S::Error> {
+    schedule.as_ref().serialize(serializer)
 }
 
 impl Order {
@@ -51,7 +58,7 @@ impl Order {
 }
 
 /// How a model is cut into stages, and when their ranks do what.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Pipeline {
     /// Who runs what when.
     pub schedule: Order,

@@ -14,7 +14,6 @@ use crate::runtime::eager::{COMPUTE, Eager, Frame, Storage};
 use crate::units::Bytes;
 
 pub(super) const ALLGATHER: Dispatcher = Dispatcher {
-    name: "allgather",
     about: "all rows go to all ranks",
     combines: false,
     beside: false,
