@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::plan::Plan;
 use super::{Flight, Refusal};
+use crate::plan::Plan;
 use crate::program::{Budget, TooLong};
 
 /// What a framework answers about one of its plans.

@@ -10,13 +10,12 @@
 //! Nothing of that is beside the next forward.
 
 mod blocks;
-mod job;
 mod owners;
 mod step;
 mod zero;
 
+pub use crate::plan::internevo::InternEvoPlan;
 pub use blocks::MODULES;
-pub use job::InternEvoPlan;
 pub use owners::Owners;
 
 use super::{Flight, Framework, megatron};

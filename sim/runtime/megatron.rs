@@ -25,7 +25,6 @@ mod experts;
 mod fsdp;
 mod graphs;
 mod groups;
-mod job;
 mod latent;
 mod layers;
 mod messages;
@@ -42,13 +41,13 @@ mod step;
 mod together;
 mod vocabulary;
 
-pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
-pub use fsdp::{has_no_use_for_buckets, unfit, unit_size};
-pub use job::{
+pub use crate::plan::megatron::{
     Again, Block, Core, CpCommType, CrossEntropy, CudaGraphs, Engine, ExpertCapacity, Fp8Recipe, Fsdp, Gradients,
     Implementation, Loader, Matmuls, MegatronPlan, Mesh, Mixture, Optimizer, Overlap, Parts, Pipeline, Recompute,
     Scatter, Scope, Sharing, Strategy, TokenDispatcher,
 };
+pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
+pub use fsdp::{has_no_use_for_buckets, unfit, unit_size};
 pub use modules::Modules;
 pub use refused::FP8;
 

@@ -12,14 +12,13 @@
 
 mod blocks;
 mod buckets;
-mod job;
 mod messages;
 mod placement;
 mod step;
 mod update;
 
+pub use crate::plan::nanotron::NanotronPlan;
 pub use blocks::modules;
-pub use job::NanotronPlan;
 pub use placement::placement;
 
 use super::{Flight, Framework, megatron};

@@ -13,27 +13,17 @@
 //! compute. What the compiler makes of such a step was read off compiled ones (`tests/oracles/xla_steps.json`).
 
 mod block;
-mod compile;
 mod emit;
-mod flags;
-mod job;
-mod mesh;
-mod pipeline;
-mod policy;
 mod remat;
 mod room;
+mod simulated;
 mod step;
 mod tape;
-mod windows;
 
+pub use crate::plan::xla::{
+    Attention, Flags, Keep, Mesh, Pipeline, Policy, Quantization, Run, TENSORS, Targets, Windows, XlaPlan, compiled_in,
+};
 pub use block::{Block, Kind, Named, Op, ROUTER, Tensor, Weight};
-pub use compile::{Run, compiled_in};
-pub use flags::Flags;
-pub use job::{Attention, Quantization, Targets, XlaPlan};
-pub use mesh::Mesh;
-pub use pipeline::Pipeline;
-pub use policy::{Keep, Policy, TENSORS};
-pub use windows::Windows;
 
 use super::{Flight, Framework, Modules, Refusal};
 use crate::model::routing::Load;

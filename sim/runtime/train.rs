@@ -8,13 +8,10 @@ mod besides;
 mod blocks;
 mod body;
 mod captured;
-mod checkpoint;
 mod communicators;
 mod framework;
 mod halves;
 mod initial;
-mod job;
-mod looped;
 mod part;
 mod passes;
 pub mod pipeline;
@@ -26,9 +23,7 @@ mod training;
 mod units;
 mod wrapped;
 
-pub use checkpoint::Checkpoint;
-pub use job::{Autocast, Initialisation, TorchPlan};
-pub use looped::{KeepLogits, Loop};
+pub use crate::plan::torch::{Autocast, Checkpoint, Initialisation, KeepLogits, Loop, TorchPlan};
 
 use super::fsdp::Version;
 use crate::program::builder::Section;

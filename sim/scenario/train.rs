@@ -16,7 +16,7 @@ use crate::model::transformers::norm_code;
 use crate::model::{ModelConfig, Norm, Position};
 use crate::program::{DType, Dispatch};
 use crate::runtime;
-use crate::runtime::eager::offload::Offload;
+use crate::runtime::eager::Offload;
 use crate::runtime::eager::{LayerNorm, Settings};
 use crate::runtime::fsdp::{MixedPrecision, Wrap};
 use crate::runtime::train::{Initialisation, TorchPlan};

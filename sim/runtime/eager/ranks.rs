@@ -1,8 +1,8 @@
 //! The ranks with which a rank exchanges: communicators, streams, and what they share.
 
 use crate::model::graph::ValueId;
+use crate::plan::megatron::TokenDispatcher;
 use crate::program::{DType, GroupId, StreamId};
-use crate::runtime::megatron::TokenDispatcher;
 
 /// The tensor-parallel communicator and the stream of its collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

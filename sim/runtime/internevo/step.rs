@@ -5,9 +5,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::blocks::MODULES;
-use super::job::InternEvoPlan;
 use super::owners::Owners;
 use super::zero::{Buckets, Groups, Hooks, STREAMS, TENSOR, Zero, drain, read_back};
+use crate::plan::internevo::InternEvoPlan;
 use crate::program::builder::Section;
 use crate::program::{Budget, Builder, Category, Dispatch, Mark, Pass, Program};
 use crate::runtime::eager::{COMPUTE, Eager, Storage, TensorGroup};

@@ -13,12 +13,12 @@
 
 use super::blocks::{self, BlockParams};
 use super::builder::{self, BLD, BS, BSD, Modules, SS};
-use super::job::{Implementation, MegatronPlan, Recompute};
 use super::modules::Kind;
 use super::refused::{FP8, FP8_SIZES, MULTI_TOKEN, WITHOUT_MULTI_TOKEN};
 use crate::model::Position;
 use crate::model::graph::{Axis, Graph, Op, OpKind, ValueId};
 use crate::model::megatron::{AheadOp, Bias, MegatronOp};
+use crate::plan::megatron::{Implementation, MegatronPlan, Recompute};
 use crate::program::DType;
 use crate::runtime::Refusal;
 use crate::schedule::Placement;

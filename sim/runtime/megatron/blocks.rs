@@ -5,13 +5,13 @@
 
 use super::builder::{BLD, Modules, PROJ, SS, modules};
 use super::experts;
-use super::job::{Core, MegatronPlan, Recompute};
 use super::latent;
 use super::modules::Kind;
 use crate::model::graph::{Axis, Dims, Graph, OpKind, ValueId};
 use crate::model::latent::LatentAttention;
 use crate::model::megatron::{Bias, MegatronOp};
 use crate::model::{Activation, FeedForward, Position};
+use crate::plan::megatron::{Core, MegatronPlan, Recompute};
 
 const BSF: &[Axis] = &[Axis::S, Axis::B, Axis::F];
 const BSNH: &[Axis] = &[Axis::S, Axis::B, Axis::N, Axis::H];

@@ -1,12 +1,12 @@
 //! What writes modules down as operators, with what several of them have: norms, linears, residuals, logits and losses
 //! (`core/tensor_parallel/layers.py`, `core/models/gpt/gpt_model.py`, 0.16.1).
 
-use super::job::{Implementation, MegatronPlan};
 use crate::model::Norm;
 use crate::model::block;
 use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
 use crate::model::megatron::{Bias, MegatronOp, Reads};
 use crate::model::tensor::TensorParallel;
+use crate::plan::megatron::{Implementation, MegatronPlan};
 use crate::program::DType;
 
 /// Attention's projection.

@@ -3,8 +3,8 @@
 
 use super::chunk::ChunkFrame;
 use super::data::read_back;
-use super::job::Engine;
 use super::state::{Key, Open, Rank, Received};
+use crate::plan::megatron::Engine;
 use crate::program::{Category, Dispatch, Pass, ScopeId};
 use crate::runtime::eager::{COMPUTE, Storage};
 use crate::schedule::{Action, Kind};

@@ -5,8 +5,8 @@
 //! `overlap_param_gather` the forward's first use of a bucket waits for its gathering and starts the next one's.
 
 use super::buckets::{self, Rules, Slot, Together};
-use super::job::{Engine, MegatronPlan};
 use super::replicas::Replicas;
+use crate::plan::megatron::{Engine, MegatronPlan};
 use crate::program::{
     Builder, Category, Collective, Comm, DType, Dispatch, EventId, GroupId, MemoryKind, Pass, StreamId, Work,
 };

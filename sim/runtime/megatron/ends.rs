@@ -4,11 +4,11 @@
 use super::ahead;
 use super::blocks::block;
 use super::builder::{BLD, BS, modules};
-use super::job::MegatronPlan;
 use super::modules::Modules;
 use crate::model::Position;
 use crate::model::graph::{Axis, Graph, OpKind};
 use crate::model::megatron::MegatronOp;
+use crate::plan::megatron::MegatronPlan;
 use crate::program::DType;
 
 /// Megatron-Core's own.

@@ -2,7 +2,6 @@
 //! Transformer Engine's grouped linears between a dispatcher's two ways.
 
 use super::builder::Modules;
-use super::job::{ExpertCapacity, Implementation, MegatronPlan, Mixture};
 use super::refused::{FP8, FP8_SIZES};
 use crate::model::drawn;
 use crate::model::experts::{Experts, Router, Score};
@@ -10,6 +9,7 @@ use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
 use crate::model::megatron::experts::{Capacity, Choice, Scores};
 use crate::model::megatron::{MegatronOp, Reads, Routed, RoutedOp};
 use crate::model::{Activation, FeedForward};
+use crate::plan::megatron::{ExpertCapacity, Implementation, MegatronPlan, Mixture};
 use crate::program::DType;
 use crate::runtime::Refusal;
 use crate::runtime::eager::{Routing, Spread, Stage};

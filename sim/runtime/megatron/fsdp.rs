@@ -34,8 +34,8 @@ pub use refuses::unfit;
 
 use super::buckets::Slot;
 use super::chunk::{Chunk, ChunkParam};
-use super::job::{Fsdp, MegatronPlan, Strategy};
 use super::replicas::Replicas;
+use crate::plan::megatron::{Fsdp, MegatronPlan, Strategy};
 use crate::program::{Builder, Category, DType, Dispatch, GroupId, MemoryKind, Work};
 use crate::runtime::eager::COMPUTE;
 use crate::runtime::eager::main_gradients::{Moment, Takes};

@@ -10,9 +10,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::groups::static_copies;
-use super::job::{CudaGraphs, Loader};
 use super::state::Rank;
 use crate::model::graph::ValueId;
+use crate::plan::megatron::{CudaGraphs, Loader};
 use crate::program::{Category, Dispatch, Graphs, MemoryKind, Pass, Work};
 use crate::runtime::eager::{COMPUTE, Eager, Frame, ParamMap, Storage};
 use crate::schedule::{Action, Kind, Lists};

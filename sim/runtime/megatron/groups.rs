@@ -1,6 +1,6 @@
 //! Streams and communicators of a rank (`core/parallel_state.py`, 0.16.1).
 
-use super::job::{CudaGraphs, MegatronPlan, Mesh, Scatter, Sharing};
+use crate::plan::megatron::{CudaGraphs, MegatronPlan, Mesh, Scatter, Sharing};
 use crate::program::{Builder, DType, GroupId, StreamId};
 use crate::runtime::eager::{BUFFER_STREAMS, Context, ExpertRanks, Heads, Ring, UserBuffers};
 use crate::units::Bytes;

@@ -3,11 +3,11 @@
 //! of its part of the sequence; norms stand in the linears that make heads of them.
 
 use super::builder::{Modules, PROJ};
-use super::job::{Core, Implementation, MegatronPlan, Recompute};
 use super::refused::{FP8, FP8_SIZES};
 use crate::model::graph::{Axis, OpKind, ValueId};
 use crate::model::latent::LatentAttention;
 use crate::model::megatron::{Bias, LatentOp, MegatronOp, Reads};
+use crate::plan::megatron::{Core, Implementation, MegatronPlan, Recompute};
 use crate::runtime::Refusal;
 
 const LBG: &[Axis] = &[Axis::L, Axis::B, Axis::G];

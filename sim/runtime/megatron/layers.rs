@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::job::MegatronPlan;
 use super::modules::{Kind, Modules};
 use crate::model::graph::{Graph, Param};
+use crate::plan::megatron::MegatronPlan;
 
 /// Blocks in a row.
 #[derive(Clone, Debug)]

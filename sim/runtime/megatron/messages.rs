@@ -1,10 +1,10 @@
 //! A pipeline rank's messages: what is sent and received between computations, who waits for it, and what lets go of it.
 
 use super::groups::TENSOR;
-use super::job::Engine;
 use super::p2p::End;
 use super::state::{Rank, Received, Sent};
 use super::vocabulary::Vocabulary;
+use crate::plan::megatron::Engine;
 use crate::program::{Category, Collective, Comm, EventId};
 use crate::runtime::eager::{COMPUTE, Storage};
 use crate::schedule::{Action, Kind};

@@ -1,7 +1,7 @@
 //! What a chunk is made of: a framework's modules, each as a graph of operators.
 
-use super::job::MegatronPlan;
 use crate::model::graph::Graph;
+use crate::plan::megatron::MegatronPlan;
 
 /// What of a block may differ from its neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //! (`core/optimizer/optimizer.py`, `distrib_optimizer.py`, `clip_grads.py`, 0.16.1).
 
 use super::data::read_back;
-use super::job::{Fp8Recipe, Matmuls, MegatronPlan, Optimizer};
+use crate::plan::megatron::{Fp8Recipe, Matmuls, MegatronPlan, Optimizer};
 use crate::program::{
     BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work,
 };

@@ -5,7 +5,7 @@
 //! for where it is used. So it is where the backward comes in halves: that the fork of sail-sg has one communicator for
 //! both neighbours is neglected.
 
-use super::job::{Engine, MegatronPlan};
+use crate::plan::megatron::{Engine, MegatronPlan};
 use crate::program::{Builder, DType, Direction, EventId, Group, GroupId, StreamId, Transfer};
 use crate::runtime::eager::COMPUTE;
 use crate::schedule::{Action, Kind};

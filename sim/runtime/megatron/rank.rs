@@ -15,12 +15,12 @@ use super::groups::{
     DATA, EXCHANGES, EXPERT_DATA, Groups, MAXIMA, PIPELINE, SHARED, TENSOR, corrects, expert_ranks, sequence, streams,
     user_buffers,
 };
-use super::job::{CudaGraphs, MegatronPlan};
 use super::optimizer::{self, Part, Shards};
 use super::p2p::P2p;
 use super::replicas::{Replicas, Shared};
 use super::state::Rank;
 use super::vocabulary::Vocabulary;
+use crate::plan::megatron::{CudaGraphs, MegatronPlan};
 use crate::program::{
     Budget, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work,
 };

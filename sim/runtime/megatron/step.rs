@@ -2,8 +2,8 @@
 //! (`core/pipeline_parallel/schedules.py`, `megatron/training/training.py`, `train_step`, 0.16.1).
 
 use super::counts::Counts;
-use super::job::{CudaGraphs, MegatronPlan};
 use super::state::{Rank, Written};
+use crate::plan::megatron::{CudaGraphs, MegatronPlan};
 use crate::program::builder::Section;
 use crate::program::{Budget, Category, Mark, Program};
 use crate::runtime::eager::COMPUTE;

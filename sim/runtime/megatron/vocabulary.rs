@@ -21,8 +21,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::batch::Batch;
 use super::groups::REDUCTIONS;
-use super::job::{CrossEntropy, Implementation, MegatronPlan};
 use crate::model::NormPlacement;
+use crate::plan::megatron::{CrossEntropy, Implementation, MegatronPlan};
 use crate::program::{EventId, GroupId};
 use crate::runtime::Refusal;
 use crate::runtime::eager::Storage;

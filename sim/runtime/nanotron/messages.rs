@@ -5,7 +5,7 @@
 //! somebody asks for them; here both ends of a message meet, and a stage asks for the mask before it sends a gradient, not
 //! after.
 
-use super::job::NanotronPlan;
+use crate::plan::nanotron::NanotronPlan;
 use crate::program::{Builder, DType, Direction, Dispatch, Group, GroupId, StreamId, Transfer, Work};
 use crate::runtime::eager::COMPUTE;
 use crate::units::Bytes;

@@ -10,9 +10,9 @@ use std::rc::Rc;
 
 use super::blocks::modules;
 use super::buckets::{Buckets, Hooks, add_to_fp32};
-use super::job::NanotronPlan;
 use super::messages::{Messages, Peer};
 use super::update::{Groups, Update};
+use crate::plan::nanotron::NanotronPlan;
 use crate::program::builder::Section;
 use crate::program::{Budget, Builder, Category, Dispatch, Mark, Pass, Program, StreamId};
 use crate::runtime::eager::{COMPUTE, Eager, Storage, TensorGroup};

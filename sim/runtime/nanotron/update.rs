@@ -4,7 +4,7 @@
 //! After ZeRO's gather every slice of every parameter of every replica is copied to its place on its own: replicas ×
 //! parameters kernels, which the host takes longer to launch than the network to bring.
 
-use super::job::NanotronPlan;
+use crate::plan::nanotron::NanotronPlan;
 use crate::program::{
     BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work,
 };

@@ -1,9 +1,9 @@
 //! A block's forward as operators on named tensors, with what each needs in backward.
 
-use super::job::{Attention, XlaPlan};
 use crate::model::experts::Experts;
 use crate::model::latent::LatentAttention;
 use crate::model::{FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm};
+use crate::plan::xla::{Attention, XlaPlan};
 use crate::program::AttentionShape;
 
 /// A tensor of the block, by its place in [`Block::tensors`].

@@ -8,7 +8,7 @@
 //! weights gathered for two uses; where that is not enough, the sum behind attention's projection, and values: each the result of
 //! one matmul of what is there anyway.
 
-use super::job::{Targets, XlaPlan};
+use crate::plan::xla::{Targets, XlaPlan};
 use crate::program::{Instr, Program};
 use crate::units::Bytes;
 

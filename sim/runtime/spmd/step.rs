@@ -13,9 +13,9 @@ mod weights;
 
 use std::collections::BTreeMap;
 
-use super::job::XlaPlan;
 use super::room::Room;
 use super::tape::{CORE, STAGES, UNITS, Value};
+use crate::plan::xla::XlaPlan;
 use crate::program::builder::Section;
 use crate::program::{Budget, Builder, Category, Discipline, Dispatch, Pass, Program};
 use crate::runtime::optimizer::param::elements;

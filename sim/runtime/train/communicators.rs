@@ -1,10 +1,10 @@
 //! Communicators and streams of a run, FSDP's and those beside them.
 
-use super::job::TorchPlan;
 use super::pipeline::stages;
+use crate::plan::eager::Offload;
+use crate::plan::torch::TorchPlan;
 use crate::program::{Builder, Group, GroupId, StreamId};
 use crate::runtime::compiled::Rotation;
-use crate::runtime::eager::offload::Offload;
 use crate::runtime::eager::{COMPUTE, Ring, TensorGroup};
 use crate::runtime::fsdp::{Communicators, OF_EACH_ROOT, STREAMS};
 

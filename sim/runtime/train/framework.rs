@@ -1,11 +1,11 @@
 //! What everything above asks of a job of PyTorch's own runtimes.
 
-use super::checkpoint::Checkpoint;
-use super::job::TorchPlan;
-use super::looped::KeepLogits;
 use super::{compile_within, pipeline, plan};
 use crate::model::experts::{Experts, Implementation, Score, choice};
 use crate::model::head::Loss;
+use crate::plan::torch::Checkpoint;
+use crate::plan::torch::KeepLogits;
+use crate::plan::torch::TorchPlan;
 use crate::program::Budget;
 use crate::runtime::fsdp::Version;
 use crate::runtime::{Flight, Framework, Modules, Refusal};

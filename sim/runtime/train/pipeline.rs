@@ -20,15 +20,16 @@ mod rank;
 pub(super) mod stages;
 mod walk;
 
-pub use stages::{Order, Pipeline, SCHEDULES, schedule, split};
+pub use crate::plan::torch::{Order, Pipeline};
+pub use stages::{SCHEDULES, schedule, split};
 
 use rayon::prelude::*;
 
-use super::checkpoint::Checkpoint;
-use super::job::TorchPlan;
-use super::looped::KeepLogits;
 use crate::model::experts::Implementation;
 use crate::model::style::{Linears, Modules};
+use crate::plan::torch::Checkpoint;
+use crate::plan::torch::KeepLogits;
+use crate::plan::torch::TorchPlan;
 use crate::program::Budget;
 use crate::runtime::flight::decided;
 use crate::runtime::{Flight, Refusal};

@@ -1,7 +1,5 @@
 //! What is decided before the first instruction: graphs of the distinct modules, parameters in registration order.
 
-use super::checkpoint::Checkpoint;
-use super::job::TorchPlan;
 pub(in crate::runtime) use super::part::Part;
 use crate::model::autocast;
 use crate::model::block::{self, Variant};
@@ -12,6 +10,8 @@ use crate::model::head::{self, Head};
 use crate::model::operators::Parameters;
 use crate::model::style::{Modules, Rope};
 use crate::model::unpad::unpad;
+use crate::plan::torch::Checkpoint;
+use crate::plan::torch::TorchPlan;
 use crate::program::{DType, ScopeId};
 use crate::runtime::Refusal;
 use crate::runtime::eager::{Keep, Mode, ParamMap};

@@ -1,10 +1,10 @@
 //! A rank that trains: what it knows from its first instruction to its last.
 
 use super::communicators::{communicators, context_ring, spread_groups, streams, tensor_group};
-use super::job::TorchPlan;
 use super::part::Part;
 use super::plan::{Graphs, Layout, Scopes, graphs, layout};
 use super::units::Maker;
+use crate::plan::torch::TorchPlan;
 use crate::program::{Budget, BufferId, Builder, GroupId, ScopeId, StreamId};
 use crate::runtime::eager::{Eager, Shared, StepAtOnce, Storage};
 use crate::runtime::fsdp::Version;

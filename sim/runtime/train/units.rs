@@ -3,12 +3,12 @@
 
 use std::ops::Range;
 
-use super::job::TorchPlan;
 use super::part::Part;
 use super::plan::{Graphs, Layout, Scopes};
 use crate::model::experts::titan;
 use crate::model::graph::{Graph, OpKind};
 use crate::model::head::Loss;
+use crate::plan::torch::TorchPlan;
 use crate::program::GroupId;
 use crate::runtime::fsdp::group::{Place, ShardedParam};
 use crate::runtime::fsdp::hooks::Units;

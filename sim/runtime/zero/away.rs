@@ -8,10 +8,10 @@
 use super::elements;
 use super::files;
 use super::host::{self, cross};
-use super::job::{Stage, ZeroPlan};
 use super::kernels::{BF16, FP32, elementwise, made, reduced};
 use super::reduce::Partition;
 use super::states::States;
+use crate::plan::zero::{Stage, ZeroPlan};
 use crate::program::{BufferId, Builder, Category, HostMemory, StreamId, pinned_block};
 use crate::units::Bytes;
 

@@ -1,7 +1,7 @@
 //! Elements of parameters, of the rank's part of each, and of groups of parts that are stepped together.
 
 use super::gather::gathered_elements;
-use super::job::Zero;
+use crate::plan::zero::Zero;
 use crate::runtime::train;
 use crate::runtime::train::plan::{Part, graphs, layout};
 

@@ -10,10 +10,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::host::cross;
-use super::job::{Stage, Zero, ZeroPlan};
 use super::kernels::{BF16, copy, elementwise, look_through, made, reduced};
 use super::reduce::{AllReduce, Buckets, Partition};
 use super::streams::{REDUCE, drain};
+use crate::plan::zero::{Stage, Zero, ZeroPlan};
 use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, GroupId, Pass, StreamId};
 use crate::runtime::eager::around::Around;
 use crate::runtime::eager::{COMPUTE, Eager, Storage};

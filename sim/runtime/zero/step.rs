@@ -6,7 +6,6 @@ use std::rc::Rc;
 
 use super::disk;
 use super::flat::{self, Flat};
-use super::job::{Stage, ZeroPlan};
 use super::modules::Modules;
 use super::parts::{self, Groups, Parts};
 use super::quantized::Hops;
@@ -17,6 +16,7 @@ use super::sub_groups::SubGroups;
 use super::update::Update;
 use super::visits::{self, Recorder, Visit};
 use crate::model::Position;
+use crate::plan::zero::{Stage, ZeroPlan};
 use crate::program::builder::Section;
 use crate::program::{Budget, Builder, Category, DType, Dispatch, Group, Mark, MemoryKind, Pass, Program, ScopeId};
 use crate::runtime::eager::{COMPUTE, Eager, Frame, Mode, ParamMap, Shared, Storage, Ulysses};

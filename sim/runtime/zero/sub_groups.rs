@@ -7,10 +7,10 @@ use super::disk::{self, PARAMETERS_BACK};
 use super::elements::{groups, of_each};
 use super::gather::gathered_elements;
 use super::host::{self, bring};
-use super::job::{Offload, ZeroPlan};
 use super::kernels::{BF16, elementwise, made, reduced};
 use super::parts::Parts;
 use super::{elements, files};
+use crate::plan::zero::{Offload, ZeroPlan};
 use crate::program::{
     BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, Instr, MemoryKind, Pass, Work,
 };

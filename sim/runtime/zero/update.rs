@@ -3,9 +3,9 @@
 
 use super::flat::Shared;
 use super::host;
-use super::job::ZeroPlan;
 use super::kernels::{BF16, elementwise, look_through, made, reduced};
 use super::reduce::Partition;
+use crate::plan::zero::ZeroPlan;
 use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, Work};
 use crate::runtime::eager::COMPUTE;
 use crate::runtime::optimizer::{Caller, Optimizer, Owned};

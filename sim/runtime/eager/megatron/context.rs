@@ -22,7 +22,7 @@ pub use way::{Context, Heads, Ring};
 
 use rules::Rules;
 
-use crate::runtime::megatron::CpCommType;
+use crate::plan::megatron::CpCommType;
 
 /// The rules of a way.
 pub(super) fn rules(way: CpCommType) -> Rules {

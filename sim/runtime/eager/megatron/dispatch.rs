@@ -14,7 +14,7 @@ use rules::Rules;
 
 use super::dispatcher::Dispatcher;
 use crate::model::megatron::RoutedOp;
-use crate::runtime::megatron::TokenDispatcher;
+use crate::plan::megatron::TokenDispatcher;
 
 impl TokenDispatcher {
     /// What it can do, and how it is written down.

@@ -11,8 +11,8 @@ use super::super::{COMPUTE, Eager, ExpertRanks, Frame, Storage};
 use super::dispatch;
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::experts::{Routed, RoutedOp};
+use crate::plan::megatron::TokenDispatcher;
 use crate::program::{Collective, Comm, DType, Dispatch, GroupId, MemoryKind, StreamId, Work};
-use crate::runtime::megatron::TokenDispatcher;
 use crate::units::Bytes;
 
 /// Bytes of an index, of a row's number of Transformer Engine's kernels.

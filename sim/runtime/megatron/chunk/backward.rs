@@ -2,10 +2,10 @@
 
 use super::frame::{Again, BlocksFrame};
 use super::{Chunk, ChunkFrame, HEAD, ahead};
+use crate::plan::megatron::Implementation;
 use crate::program::{Category, DType, Pass};
 use crate::runtime::eager::main_gradients::Moment;
 use crate::runtime::eager::{Eager, Frame, Mode, Shared, Storage};
-use crate::runtime::megatron::job::Implementation;
 
 impl Chunk {
     /// Backward of one micro-batch from the gradient of its output, which it takes over; none where the output is the

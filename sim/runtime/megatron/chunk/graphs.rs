@@ -6,9 +6,9 @@ use super::{Chunk, MASK};
 use crate::model::Position;
 use crate::model::graph::{Graph, OpKind, ValueId};
 use crate::model::megatron::{MegatronOp, RoutedOp};
+use crate::plan::megatron::{CudaGraphs, Loader, MegatronPlan, Scope};
 use crate::program::{DType, Dispatch, MemoryKind};
 use crate::runtime::eager::{Eager, Frame, Storage};
-use crate::runtime::megatron::job::{CudaGraphs, Loader, MegatronPlan, Scope};
 
 impl Scope {
     fn is_whole(self) -> bool {

@@ -2,8 +2,8 @@
 
 use super::Chunk;
 use crate::model::{Norm, NormPlacement, Position, QkNorm};
+use crate::plan::megatron::{Core, Fp8Recipe, Implementation, Matmuls, MegatronPlan};
 use crate::runtime::Refusal;
-use crate::runtime::megatron::job::{Core, Fp8Recipe, Implementation, Matmuls, MegatronPlan};
 use crate::runtime::megatron::refused::{FP8, FP8_SIZES};
 use crate::runtime::megatron::{ahead, builder, experts, latent};
 

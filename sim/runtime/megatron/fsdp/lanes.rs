@@ -1,8 +1,8 @@
 //! The streams and communicators that Megatron-FSDP gathers and reduces on.
 
+use crate::plan::megatron::{Fsdp, MegatronPlan};
 use crate::program::{Builder, GroupId, StreamId};
 use crate::runtime::megatron::groups::{DATA, sharded};
-use crate::runtime::megatron::job::{Fsdp, MegatronPlan};
 
 /// Streams that blocks are taken on, and communicators with theirs.
 #[derive(Clone, Copy, Debug)]

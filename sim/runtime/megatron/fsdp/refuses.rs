@@ -1,10 +1,10 @@
 //! What of Megatron-FSDP has no rules here.
 
 use crate::model::ModelConfig;
+use crate::plan::megatron::{Engine, Matmuls};
 use crate::program::DType;
 use crate::runtime::Refusal;
 use crate::runtime::megatron::MegatronPlan;
-use crate::runtime::megatron::job::{Engine, Matmuls};
 
 /// The first thing that does not go with Megatron-FSDP, if any; `stages` are all of a pipeline's.
 pub fn unfit(

@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use super::shards::Among;
+use crate::plan::xla::Pipeline;
+use crate::plan::xla::XlaPlan;
+use crate::plan::xla::{Keep, Policy};
 use crate::program::{Category, Collective, Comm, DType, GroupId, MemoryKind, ScopeId, Work};
 use crate::runtime::spmd::block::{Block, Named, Tensor};
-use crate::runtime::spmd::job::XlaPlan;
-use crate::runtime::spmd::pipeline::Pipeline;
-use crate::runtime::spmd::policy::{Keep, Policy};
 use crate::runtime::spmd::room::Room;
 use crate::runtime::spmd::tape::{At, FROM_HOST, TO_HOST, Tape, Value};
 use crate::units::Bytes;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::messages::{Key, Messages, Names, Received};
-use super::stages::Pipeline;
+use crate::plan::torch::Pipeline;
+use crate::plan::torch::TorchPlan;
 use crate::program::Budget;
 use crate::runtime::eager::Storage;
-use crate::runtime::train::job::TorchPlan;
 use crate::runtime::train::passes::Frames;
 use crate::runtime::train::training::Training;
 use crate::schedule::{Batching, Schedule};

@@ -1,7 +1,7 @@
 //! The ranks that share a sequence, and how.
 
+use crate::plan::megatron::CpCommType;
 use crate::program::{GroupId, StreamId};
-use crate::runtime::megatron::CpCommType;
 
 /// Ranks that have parts of the tokens, as one of them sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,7 @@
 //! A training job under ZeRO, fully decided.
 
-use super::disk::Aio;
-use super::gather::Gathering;
-use super::reduce::Reduction;
+use super::torch::TorchPlan;
 use crate::program::DType;
-use crate::runtime::train;
 use crate::units::Finite;
 
 /// What of a model's states is spread over the ranks.
@@ -16,6 +13,64 @@ pub enum Stage {
     Two,
     /// And parameters.
     Three,
+}
+
+/// What is at least so large is a file (`MIN_AIO_BYTES`).
+const LEAST: u64 = 1 << 20;
+/// What each thread reads and writes is a multiple of so many bytes (`AIO_ALIGNED_BYTES`).
+const ALIGNED: u64 = 1024;
+
+/// `aio`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub struct Aio {
+    /// `block_size` \[B\].
+    pub block: u64,
+    /// `intra_op_parallelism`: threads of a handle.
+    pub threads: u64,
+}
+
+impl Default for Aio {
+    /// DeepSpeed's own (`swap_tensor/constants.py`).
+    fn default() -> Self {
+        Aio { block: 1 << 20, threads: 1 }
+    }
+}
+
+impl Aio {
+    /// Whether so many bytes are kept in a file.
+    pub fn swappable(self, bytes: u64) -> bool {
+        bytes >= LEAST.max(self.block)
+    }
+
+    /// Bytes of a file of so many.
+    pub fn aligned(self, bytes: u64) -> u64 {
+        bytes.next_multiple_of(ALIGNED * self.threads)
+    }
+
+    /// Of so many bytes those that need no filling up.
+    pub(crate) fn whole(self, bytes: u64) -> u64 {
+        bytes - bytes % (ALIGNED * self.threads)
+    }
+}
+
+/// What decides on gathers \[elements\].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub struct Gathering {
+    /// `stage3_prefetch_bucket_size`; 0: nothing is gathered ahead.
+    pub prefetch: u64,
+    /// `stage3_param_persistence_threshold`: parameters of at most so many stay gathered.
+    pub persist: u64,
+    /// `stage3_max_live_parameters`.
+    pub live: u64,
+    /// `stage3_max_reuse_distance`.
+    pub reuse: u64,
+}
+
+impl Default for Gathering {
+    /// DeepSpeed's own (`zero/config.py`).
+    fn default() -> Self {
+        Gathering { prefetch: 50_000_000, persist: 100_000, live: 1_000_000_000, reuse: 1_000_000_000 }
+    }
 }
 
 /// `offload_optimizer`, `offload_param`.
@@ -37,7 +92,7 @@ pub struct Offload {
 
 impl Offload {
     /// Of so many groups the first that is stepped on the host.
-    pub(super) fn first_on_host(&self, groups: usize) -> usize {
+    pub(crate) fn first_on_host(&self, groups: usize) -> usize {
         if self.optimizer { ((1.0 - self.ratio.get()) * groups as f64) as usize } else { groups }
     }
 }
@@ -101,11 +156,6 @@ pub struct Zero {
 }
 
 impl Zero {
-    /// What decides on reductions.
-    pub fn reduction(&self) -> Reduction {
-        Reduction { ranks: self.ranks, bucket: self.bucket, contiguous: true, round_robin: self.round_robin }
-    }
-
     /// The type in which gradients are reduced (`communication_data_type`, `seq_parallel_communication_data_type`).
     pub fn reduced(&self) -> DType {
         if self.sequence > 1 { DType::Fp32 } else { DType::Bf16 }
@@ -116,7 +166,7 @@ impl Zero {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct ZeroPlan {
     /// Model, batch, loss and optimizer, with nothing around them.
-    pub whole: train::TorchPlan,
+    pub whole: TorchPlan,
     /// `zero_optimization`.
     pub zero: Zero,
 }

@@ -1,12 +1,21 @@
 //! The plan of a training job: what everything above asks of it, whichever framework runs it.
 
-use super::internevo::InternEvoPlan;
-use super::megatron::{self, MegatronPlan};
-use super::nanotron::NanotronPlan;
-use super::spmd::XlaPlan;
-use super::train::TorchPlan;
-use super::train::pipeline::Pipeline;
-use super::zero::ZeroPlan;
+pub mod eager;
+pub mod internevo;
+pub mod megatron;
+pub mod nanotron;
+pub mod optimizer;
+pub mod torch;
+pub mod xla;
+pub mod zero;
+
+pub use internevo::InternEvoPlan;
+pub use megatron::MegatronPlan;
+pub use nanotron::NanotronPlan;
+pub use torch::TorchPlan;
+pub use xla::XlaPlan;
+pub use zero::ZeroPlan;
+
 use crate::model::ModelConfig;
 use crate::program::DType;
 use crate::schedule::Shape;
@@ -57,7 +66,7 @@ impl Plan {
     pub fn with_micro_batches(&self, count: u32) -> Option<Plan> {
         let mut plan = self.clone();
         match &mut plan {
-            Plan::Torch(plan) if plan.pipeline.as_ref().is_some_and(Pipeline::is_from_file) => return None,
+            Plan::Torch(plan) if plan.pipeline.as_ref().is_some_and(torch::Pipeline::is_from_file) => return None,
             Plan::Torch(plan) => plan.accumulation = count,
             Plan::Zero(plan) => plan.whole.accumulation = count,
             Plan::Megatron(plan) => plan.micro_batches = count,

@@ -1,23 +1,29 @@
 //! A training job on XLA, fully decided.
 
+mod compile;
+pub mod flags;
+mod mesh;
+mod pipeline;
+mod policy;
+mod windows;
+
+pub use compile::{Run, compiled_in};
+pub use flags::Flags;
+pub use mesh::Mesh;
+pub use pipeline::Pipeline;
+pub use policy::{Keep, Policy, TENSORS};
+pub use windows::Windows;
+
 use serde::Deserialize;
 
-use super::compile::Run;
-use super::flags::{Flags, Overlap};
-use super::mesh::Mesh;
-use super::pipeline::Pipeline;
-use super::policy::Policy;
-use super::windows::Windows;
+use crate::model::ModelConfig;
 use crate::model::experts::Experts;
-use crate::model::{FeedForward, ModelConfig, Norm, NormPlacement, Position};
-use crate::program::DType;
-use crate::runtime::Refusal;
-use crate::runtime::optimizer::{Asked, Caller, How, Optimizer};
 use crate::units::{Bytes, Finite};
+use flags::Overlap;
 
 /// Windows that are written out one by one; more of them are a loop. Steps on four shards have no loops, on eight and more they have
 /// (`tests/oracles/xla_steps.json`).
-pub(super) const UNROLLED: u32 = 4;
+pub(crate) const UNROLLED: u32 = 4;
 
 /// The most blocks, and words on a chip, with which nothing of a loss was left for when the loop back is over: see [`XlaPlan::late_loss`].
 const FEW_BLOCKS: u64 = 10;
@@ -144,49 +150,6 @@ impl XlaPlan {
         if self.activation_embed { self.model.width / u64::from(self.mesh.tensor) } else { self.model.width }
     }
 
-    /// What of it is only simulated: no program is written for it.
-    pub fn only_simulated(&self) -> Option<Refusal> {
-        let model = &self.model;
-        let cases = [
-            (
-                model.latent.is_some() || model.sinks,
-                Refusal::new("step-latent-attention-or-sinks", "latent attention, and sinks"),
-            ),
-            (model.norm != Norm::Rms, Refusal::new("step-norm", "norms other than RMSNorm")),
-            (
-                !matches!(model.norm_placement, NormPlacement::Pre | NormPlacement::PreAndPost),
-                Refusal::new("step-parallel-blocks", "attention and feed-forward side by side"),
-            ),
-            (
-                !matches!(model.position, Position::Rope { .. }),
-                Refusal::new("step-positions", "positions other than rotary ones"),
-            ),
-            (
-                !matches!(model.feed_forward, FeedForward::Gated(_)),
-                Refusal::new("step-ungated", "a feed-forward without a gate"),
-            ),
-            (model.qkv_bias || model.output_bias || model.ffn_bias, Refusal::new("step-biases", "biases")),
-            (
-                self.quantization.is_some(),
-                Refusal::new("step-quantised", "linears in eight bits").on("xla.quantization"),
-            ),
-            (
-                self.pipeline.is_some(),
-                Refusal::new("step-pipeline", "a pipeline axis: set mesh.pipeline and mesh.dcn_pipeline to 1")
-                    .on("mesh.pipeline"),
-            ),
-            (
-                self.activation_embed && self.mesh.tensor > 1,
-                Refusal::new(
-                    "step-split-activations",
-                    "activations on the tensor axis, MaxText's default: set xla.activation_embed = false",
-                )
-                .on("xla.activation_embed"),
-            ),
-        ];
-        Refusal::first(cases)
-    }
-
     /// Whether matmuls with weights are loops over windows, of which no more than [`UNROLLED`] are written out: around a pipeline's
     /// stages, or in them (`staged`). What goes into a loop lies in memory; what goes into a single matmul is made as it is
     /// read: norms' results, and the gradient of logits.
@@ -207,12 +170,6 @@ impl XlaPlan {
         let blocks = if one_hot { FEW_ONE_HOT } else { FEW_BLOCKS };
         let few = !self.scan || (self.model.layers <= blocks && words <= FEW_WORDS);
         self.pipeline.is_none() && !self.in_loops(false) && self.vocab_tiling < 2 && !few
-    }
-
-    /// The optimizer.
-    pub(crate) fn optimizer(&self) -> Optimizer {
-        let first = if self.half_moment { DType::Bf16 } else { DType::Fp32 };
-        Optimizer::of(Caller::Xla, &Asked { moments: [first, DType::Fp32], ..Asked::plain(How::Fused) })
     }
 
     /// Tokens of one step of the whole job: chips of the tensor axis share theirs.

@@ -1,12 +1,12 @@
 //! A job under nanotron.
 
-use crate::runtime::megatron;
+use super::megatron::MegatronPlan;
 
 /// A training job, fully decided.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct NanotronPlan {
     /// The model, and how it is split.
-    pub split: megatron::MegatronPlan,
+    pub split: MegatronPlan,
     /// `optimizer.zero_stage` is 1: each replica steps a slice of every parameter.
     pub zero: bool,
     /// `ddp_bucket_cap_mb`, of gradients in the parameters' type \[B\].

@@ -1,18 +1,25 @@
 //! A training job of PyTorch's own runtimes, fully decided.
 
-use super::checkpoint::Checkpoint;
-use super::looped::{KeepLogits, Loop};
-use super::pipeline::stages::Pipeline;
+mod checkpoint;
+pub mod fsdp;
+mod looped;
+mod pipeline;
+mod rotate;
+
+pub use checkpoint::Checkpoint;
+pub use looped::{KeepLogits, Loop};
+pub use pipeline::{Order, Pipeline};
+pub use rotate::{Method, Rotate};
+
+use super::eager::Settings;
+use super::optimizer::Optimizer;
 use crate::model::ModelConfig;
 use crate::model::fuse::Float8;
 use crate::model::head::Loss;
 use crate::model::style::Style;
 use crate::model::tensor::TensorParallel;
 use crate::program::DType;
-use crate::runtime::compiled::Rotate;
-use crate::runtime::eager::Settings;
-use crate::runtime::fsdp::{Fsdp, Reshard};
-use crate::runtime::optimizer::Optimizer;
+use fsdp::{Fsdp, Reshard};
 
 /// `torch.autocast` in bf16 around forward and loss of fp32 parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
@@ -130,13 +137,13 @@ impl TorchPlan {
 
     /// Whether the head stays gathered after the model's forward in the first step alone: a loss that gathers it itself sets its
     /// policy for all steps after (`torchtitan/components/loss.py:769`, 0.3.0).
-    pub(super) fn first_step_keeps_head(&self) -> bool {
+    pub(crate) fn first_step_keeps_head(&self) -> bool {
         let unshards = matches!(self.loss, Loss::ChunkedGradients { unshards: true, .. });
         unshards && self.pipeline.is_none() && self.fsdp.wrap.head.is_some_and(|policy| policy != Reshard::Always)
     }
 
     /// Whether the first step is another than those after it.
-    pub(super) fn first_step_differs(&self) -> bool {
+    pub(crate) fn first_step_differs(&self) -> bool {
         self.cuda_graphs || self.first_step_keeps_head()
     }
 

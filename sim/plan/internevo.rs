@@ -1,13 +1,13 @@
 //! A job under InternEvo.
 
+use super::megatron::MegatronPlan;
 use crate::program::Group;
-use crate::runtime::megatron;
 
 /// A training job, fully decided.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct InternEvoPlan {
     /// The model, and how it is split.
-    pub split: megatron::MegatronPlan,
+    pub split: MegatronPlan,
     /// `parallel.zero1`: replicas over which optimizer states are spread.
     pub zero1: u32,
     /// `hybrid_zero_optimizer.reduce_bucket_size`: elements of a bucket, at most.

@@ -1,6 +1,6 @@
 //! Activation checkpointing, block by block.
 
-use crate::runtime::eager::SavedOps;
+use crate::plan::eager::SavedOps;
 
 /// What each block does about its activations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
