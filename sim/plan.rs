@@ -43,7 +43,7 @@ pub enum Parts<'j> {
     /// Every rank runs the whole model, or its part of every module.
     Whole(&'j TorchPlan),
     /// Ranks split it on Megatron's axes.
-    Split(&'j MegatronPlan),
+    Split(&'j megatron::Split),
     /// A compiler shards it over named axes.
     Compiled(&'j XlaPlan),
 }
@@ -54,7 +54,7 @@ impl Plan {
         match self {
             Plan::Torch(plan) => Parts::Whole(plan),
             Plan::Zero(plan) => Parts::Whole(&plan.whole),
-            Plan::Megatron(plan) => Parts::Split(plan),
+            Plan::Megatron(plan) => Parts::Split(&plan.split),
             Plan::InternEvo(plan) => Parts::Split(&plan.split),
             Plan::Nanotron(plan) => Parts::Split(&plan.split),
             Plan::Xla(plan) => Parts::Compiled(plan),
@@ -69,7 +69,7 @@ impl Plan {
             Plan::Torch(plan) if plan.pipeline.as_ref().is_some_and(torch::Pipeline::is_from_file) => return None,
             Plan::Torch(plan) => plan.accumulation = count,
             Plan::Zero(plan) => plan.whole.accumulation = count,
-            Plan::Megatron(plan) => plan.micro_batches = count,
+            Plan::Megatron(plan) => plan.split.micro_batches = count,
             Plan::InternEvo(plan) => plan.split.micro_batches = count,
             Plan::Nanotron(plan) => plan.split.micro_batches = count,
             Plan::Xla(_) => return None,
@@ -85,8 +85,16 @@ impl Plan {
         }
     }
 
+    /// The plan of Megatron-Core, if it is one.
+    pub fn megatron(&self) -> Option<&MegatronPlan> {
+        match self {
+            Plan::Megatron(plan) => Some(plan),
+            Plan::Torch(_) | Plan::Zero(_) | Plan::InternEvo(_) | Plan::Nanotron(_) | Plan::Xla(_) => None,
+        }
+    }
+
     /// How ranks split the model, if they do so on Megatron's axes.
-    pub fn split(&self) -> Option<&MegatronPlan> {
+    pub fn split(&self) -> Option<&megatron::Split> {
         match self.parts() {
             Parts::Whole(_) | Parts::Compiled(_) => None,
             Parts::Split(job) => Some(job),

@@ -1,12 +1,12 @@
 //! A job under nanotron.
 
-use super::megatron::MegatronPlan;
+use super::megatron::Split;
 
 /// A training job, fully decided.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct NanotronPlan {
     /// The model, and how it is split.
-    pub split: MegatronPlan,
+    pub split: Split,
     /// `optimizer.zero_stage` is 1: each replica steps a slice of every parameter.
     pub zero: bool,
     /// `ddp_bucket_cap_mb`, of gradients in the parameters' type \[B\].

@@ -45,6 +45,11 @@ pub(super) fn find(reader: &mut Reader<'_>, (runtime, topology): (Runtime, &Topo
         Parts::Split(job) => holding(megatron::RULES, &Seen { runtime, topology, job }),
         Parts::Compiled(job) => holding(xla::RULES, &Seen { runtime, topology, job }),
     });
+    unread.extend(match job {
+        Plan::Megatron(job) => holding(megatron::LOOP, &Seen { runtime, topology, job }),
+        Plan::Nanotron(job) => holding(megatron::OF_NANOTRON, &Seen { runtime, topology, job }),
+        Plan::Torch(_) | Plan::Zero(_) | Plan::InternEvo(_) | Plan::Xla(_) => vec![],
+    });
     // What has been read is a table.
     let file: Table = reader.text.parse().unwrap_or_default();
     for (key, why) in unread {

@@ -12,7 +12,8 @@ use windtunnel::model::routing::Load;
 use windtunnel::model::{Position, QkNorm};
 use windtunnel::program::Program;
 use windtunnel::runtime::megatron::{
-    Again, ExpertCapacity, Fp8Recipe, Matmuls, MegatronPlan, Mesh, Mixture, Recompute, TokenDispatcher, compile,
+    ExpertCapacity, Fp8Recipe, Matmuls, MegatronPlan, Mesh, Mixture, Recompute, RecomputeModules, TokenDispatcher,
+    compile,
 };
 use windtunnel::schedule::find;
 use windtunnel::units::{Bytes, Finite};
@@ -23,7 +24,7 @@ pub fn job(c: &Value) -> MegatronPlan {
     let again = |module: &str| c["again"].as_array().is_some_and(|all| all.iter().any(|one| one == module));
     let mut job = megatron_case::job(c);
     // Megatron-Core fuses no bias with dropout beside experts.
-    job.block.fused_dropout &= !on("bias");
+    job.split.block.fused_dropout &= !on("bias");
     let dense = c["experts"].is_null();
     let experts = Experts {
         count: c["experts"].as_u64().unwrap_or(1),
@@ -45,9 +46,9 @@ pub fn job(c: &Value) -> MegatronPlan {
         auxiliary_loss: false,
         load: Load::Balanced,
     };
-    job.model.experts = (!dense).then_some(experts);
-    job.model.predicts_ahead = c["mtp"].as_u64().unwrap_or(0);
-    job.block.again = Again {
+    job.split.model.experts = (!dense).then_some(experts);
+    job.split.model.predicts_ahead = c["mtp"].as_u64().unwrap_or(0);
+    job.split.block.recompute_modules = RecomputeModules {
         norms: again("layernorm"),
         activation: again("moe_act"),
         up_projection: again("mla_up_proj"),
@@ -56,10 +57,10 @@ pub fn job(c: &Value) -> MegatronPlan {
         shared: again("shared_experts"),
     };
     if again("core_attn") {
-        job.block.recompute = Recompute::Core;
+        job.split.block.recompute = Recompute::Core;
     }
-    job.model.qk_norm = on("qk_norm").then_some(QkNorm::PerHead);
-    job.mixture = (!dense).then(|| Mixture {
+    job.split.model.qk_norm = on("qk_norm").then_some(QkNorm::PerHead);
+    job.split.mixture = (!dense).then(|| Mixture {
         capacity: c["capacity"]
             .as_f64()
             .map(|factor| ExpertCapacity { factor: Finite::nearest(factor), pads: c["pad"] == true }),
@@ -82,13 +83,14 @@ pub fn job(c: &Value) -> MegatronPlan {
             rotated: size("qk_pos_emb_head_dim"),
             value: size("v_head_dim"),
         };
-        job.model.latent = Some(latent);
-        job.model.head_dim = latent.plain + latent.rotated;
-        job.model.position = Position::Rope { dims: latent.rotated };
-        job.model.qk_norm = None;
+        job.split.model.latent = Some(latent);
+        job.split.model.head_dim = latent.plain + latent.rotated;
+        job.split.model.position = Position::Rope { dims: latent.rotated };
+        job.split.model.qk_norm = None;
     }
-    job.mesh = Mesh { ep: number("ep") as u32, etp: c["etp"].as_u64().unwrap_or(number("tp")) as u32, ..job.mesh };
-    job.sequence_parallel = job.mesh.tp > 1;
+    job.split.mesh =
+        Mesh { ep: number("ep") as u32, etp: c["etp"].as_u64().unwrap_or(number("tp")) as u32, ..job.split.mesh };
+    job.split.sequence_parallel = job.split.mesh.tp > 1;
     if let Some(recipe) = c["fp8"].as_str() {
         let recipe = match recipe {
             "delayed" => Fp8Recipe::Delayed,
@@ -96,15 +98,15 @@ pub fn job(c: &Value) -> MegatronPlan {
             "blockwise" => Fp8Recipe::Blockwise,
             other => panic!("unknown recipe {other}"),
         };
-        job.matmuls = Matmuls::Fp8 { recipe, parameters: false };
+        job.split.matmuls = Matmuls::Fp8 { recipe, parameters: false };
     }
     if let Some(layout) = c["layout"].as_str() {
         // Embedding, blocks, modules ahead, loss.
-        job.pipeline.layers =
+        job.split.pipeline.layers =
             layout.split('|').map(|stage| stage.chars().filter(|&one| one == 't').count() as u64).collect();
     }
     if c["together"] == true {
-        job.pipeline.schedule = find("MegatronCombined1F1B").unwrap();
+        job.split.pipeline.schedule = find("MegatronCombined1F1B").unwrap();
     }
     job
 }

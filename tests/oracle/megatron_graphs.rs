@@ -19,7 +19,7 @@ const LEFT_OUT: [&str; 2] = ["te-llama-selective", "local-layer"];
 fn job(c: &Value) -> MegatronPlan {
     let has = |scope: &str| c["scope"].as_array().unwrap().iter().any(|one| one == scope);
     let mut job = megatron_experts::job(c);
-    job.sequence_parallel = job.mesh.tp > 1 && c["sp"] == true;
+    job.split.sequence_parallel = job.split.mesh.tp > 1 && c["sp"] == true;
     job.graphs = if c["impl"] == "none" {
         CudaGraphs::None
     } else if has("full_iteration") {

@@ -46,7 +46,7 @@ pub enum Recompute {
 /// Parts of a block that are run again in backward (`--recompute-modules`), beside attention's core. Of norms, the experts'
 /// activation and what latent attention makes of its short vectors the results are let go of, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
-pub struct Again {
+pub struct RecomputeModules {
     /// `layernorm`: the norms before attention and before the feed-forward that are modules of their own.
     pub norms: bool,
     /// `moe_act`: the activation of experts.
@@ -85,5 +85,5 @@ pub struct Block {
     /// What is run again in backward.
     pub recompute: Recompute,
     /// Which parts of it are, besides.
-    pub again: Again,
+    pub recompute_modules: RecomputeModules,
 }

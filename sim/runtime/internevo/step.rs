@@ -11,7 +11,7 @@ use crate::plan::internevo::InternEvoPlan;
 use crate::program::builder::Section;
 use crate::program::{Budget, Builder, Category, Dispatch, Mark, Pass, Program};
 use crate::runtime::eager::{COMPUTE, Eager, Storage, TensorGroup};
-use crate::runtime::megatron::{Chunk, LossReport};
+use crate::runtime::megatron::{Around, Chunk, LossReport};
 use crate::units::Bytes;
 
 /// The program of the rank that owns most.
@@ -19,7 +19,7 @@ pub(super) fn program(job: &InternEvoPlan, budget: &Budget) -> Program {
     let split = &job.split;
     let mut program = Builder::within(budget, split.mesh.ranks(), &STREAMS);
     let groups = Groups::new(&mut program, job);
-    let chunk = Chunk::of(&MODULES, split, (true, true), 0..split.model.layers, 0);
+    let chunk = Chunk::of(&MODULES, (split, Around::NOTHING), (true, true), 0..split.model.layers, 0);
     let sizes: Vec<u64> = chunk.params().iter().map(|param| param.elements).collect();
     let owners = Owners::of(&sizes, job.zero1);
     let own = owners.params[owners.largest()].clone();

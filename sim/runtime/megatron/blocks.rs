@@ -11,7 +11,7 @@ use crate::model::graph::{Axis, Dims, Graph, OpKind, ValueId};
 use crate::model::latent::LatentAttention;
 use crate::model::megatron::{Bias, MegatronOp};
 use crate::model::{Activation, FeedForward, Position};
-use crate::plan::megatron::{Core, MegatronPlan, Recompute};
+use crate::plan::megatron::{Core, Recompute, Split};
 
 const BSF: &[Axis] = &[Axis::S, Axis::B, Axis::F];
 const BSNH: &[Axis] = &[Axis::S, Axis::B, Axis::N, Axis::H];
@@ -19,7 +19,7 @@ const BSKH: &[Axis] = &[Axis::S, Axis::B, Axis::K, Axis::H];
 const BSQH: &[Axis] = &[Axis::S, Axis::B, Axis::Q, Axis::H];
 
 /// One block. Inputs: the hidden state, the attention mask.
-pub(super) fn block(job: &MegatronPlan, kind: Kind) -> Graph {
+pub(super) fn block(job: &Split, kind: Kind) -> Graph {
     let (mut m, x) = modules(job, "layers", ("h_LBD", BLD));
     let mask = m.g.input("mask_SS", SS, job.dtype);
     let params = block_params(&mut m, kind);
@@ -69,7 +69,7 @@ pub(super) fn block_params(m: &mut Modules, kind: Kind) -> BlockParams {
 
 /// A block's operators on the hidden state, under a mask.
 pub(super) fn block_of(m: &mut Modules, [x, mask]: [ValueId; 2], (kind, params): (Kind, &BlockParams)) -> ValueId {
-    let (again, first) = (m.job.block.again, m.g.ops());
+    let (again, first) = (m.job.block.recompute_modules, m.g.ops());
     let (attended, held, bias) = match &params.attend {
         Attend::Latent(latent, params) => {
             let (out, xn) = latent::attention(m, *latent, [x, mask], params);

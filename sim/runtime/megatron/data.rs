@@ -98,7 +98,7 @@ impl Data {
         chunks: &[Vec<Slot>],
         (group, stream): (GroupId, StreamId),
     ) -> Data {
-        let over = if experts { job.mesh.expert_data() } else { job.mesh.data() };
+        let over = if experts { job.split.mesh.expert_data() } else { job.split.mesh.data() };
         let ranks = u64::from(over.size);
         let (mut list, mut place) = (vec![], vec![]);
         for (index, slots) in chunks.iter().enumerate() {
@@ -119,7 +119,7 @@ impl Data {
             group,
             stream,
             ranks,
-            dtype: job.dtype,
+            dtype: job.split.dtype,
             gradients: job.gradients.dtype,
             distributed: job.optimizer.distributed,
             reduces_all: !job.optimizer.distributed || job.engine == Engine::DeepSpeed,

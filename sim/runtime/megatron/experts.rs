@@ -9,7 +9,7 @@ use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
 use crate::model::megatron::experts::{Capacity, Choice, Scores};
 use crate::model::megatron::{MegatronOp, Reads, Routed, RoutedOp};
 use crate::model::{Activation, FeedForward};
-use crate::plan::megatron::{ExpertCapacity, Implementation, MegatronPlan, Mixture};
+use crate::plan::megatron::{ExpertCapacity, Implementation, Mixture, Split};
 use crate::program::DType;
 use crate::runtime::Refusal;
 use crate::runtime::eager::{Routing, Spread, Stage};
@@ -46,7 +46,7 @@ pub(super) struct Params {
 const FP8_ROWS: u64 = 16;
 
 /// What of a job's mixture has no rules here, if anything.
-pub(super) fn refuses(job: &MegatronPlan) -> Option<Refusal> {
+pub(super) fn refuses(job: &Split) -> Option<Refusal> {
     let Some(experts) = &job.model.experts else { return None };
     let (router, mesh) = (experts.router, job.mesh);
     let gated = job.model.feed_forward == FeedForward::Gated(Activation::Silu);
@@ -109,7 +109,7 @@ pub(super) fn refuses(job: &MegatronPlan) -> Option<Refusal> {
         (
             job.runs_shared_beside()
                 && (job.combines()
-                    || job.block.again.shared
+                    || job.block.recompute_modules.shared
                     || !job.mixture.is_some_and(|run| run.dispatcher.row().beside)),
             Refusal::new(
                 "shared-experts-overlap",
@@ -132,7 +132,7 @@ pub(super) fn refuses(job: &MegatronPlan) -> Option<Refusal> {
 }
 
 /// How many rows are where: under a load that is not balanced, on the rank that is sent the most.
-fn routed(job: &MegatronPlan, experts: &Experts, tokens: u64) -> Routed {
+fn routed(job: &Split, experts: &Experts, tokens: u64) -> Routed {
     let (ranks, tensor) = (u64::from(job.mesh.ep), u64::from(job.mesh.etp));
     let local = experts.count / ranks;
     let mut counts = experts.load.tokens_per_expert(experts.count, experts.top_k, tokens);
@@ -204,7 +204,7 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
     let (d, tensor, compute) = (m.dims.d, u64::from(m.job.mesh.etp), m.g.compute());
     let (routed, width) = (routed(m.job, &experts, m.dims.local_tokens()), experts.width / tensor);
     let weighs = if run.fp32_router { DType::Fp32 } else { compute };
-    let (again, norm) = (m.job.block.again, m.g.ops());
+    let (again, norm) = (m.job.block.recompute_modules, m.g.ops());
     let xn = m.norm("pre_mlp_layernorm", x, &params.norm);
     let first = m.g.ops();
     let overlaps = m.job.runs_shared_beside();
@@ -292,7 +292,7 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
 fn shared(m: &mut Modules, xn: ValueId, ([up, down], wide): ([usize; 2], u64)) -> ValueId {
     let (d, width, tokens) = (m.dims.d, wide / u64::from(m.job.mesh.tp), m.dims.tokens());
     // Its input is the router's, too, which keeps it.
-    let again = m.job.block.again;
+    let again = m.job.block.recompute_modules;
     let fp8 = m.job.matmuls.fp8().map(|fp8| fp8.keeping(!again.shared || again.norms));
     let kind = MegatronOp::ColumnLinear { inputs: d, outputs: 2 * width, reads: m.reads(), fp8 };
     let both = m.megatron(SHARED, kind, &[xn], &[up], ("up_SBF", SBF));
@@ -345,7 +345,7 @@ fn beside(
 }
 
 /// Bytes that rows take in the buffer that all gathers share.
-pub(super) fn shared_buffer(job: &MegatronPlan, dims: Dims) -> u64 {
+pub(super) fn shared_buffer(job: &Split, dims: Dims) -> u64 {
     let of = |(experts, run): (&Experts, Mixture)| {
         (run.dispatcher.row().shared_buffer)(&routed(job, experts, dims.local_tokens()), dims.d * job.dtype.bytes())
     };

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::modules::{Kind, Modules};
 use crate::model::graph::{Graph, Param};
-use crate::plan::megatron::MegatronPlan;
+use crate::plan::megatron::Split;
 
 /// Blocks in a row.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub(super) struct Layers {
 
 impl Layers {
     /// The model's blocks `layers`, whose parameters are numbered from `first`.
-    pub(super) fn new(modules: &Modules, job: &MegatronPlan, layers: Range<u64>, mut first: usize) -> Layers {
+    pub(super) fn new(modules: &Modules, job: &Split, layers: Range<u64>, mut first: usize) -> Layers {
         let (mut kinds, mut graphs, mut blocks): (Vec<Kind>, Vec<Graph>, Vec<_>) = (vec![], vec![], vec![]);
         for layer in layers {
             let kind = Kind::of(job, layer);

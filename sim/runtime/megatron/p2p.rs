@@ -68,26 +68,26 @@ impl P2p {
         streams: [StreamId; 2],
     ) -> P2p {
         let (pipeline, group) = pipeline;
-        let mut tokens = job.seq / u64::from(job.mesh.cp);
-        if job.sequence_parallel {
-            tokens /= u64::from(job.mesh.tp);
+        let mut tokens = job.split.seq / u64::from(job.split.mesh.cp);
+        if job.split.sequence_parallel {
+            tokens /= u64::from(job.split.mesh.tp);
         }
-        let elements = tokens * job.batch * job.model.width;
+        let elements = tokens * job.split.batch * job.split.model.width;
         P2p {
             group,
             ahead: [pipeline.ahead(1), pipeline.ahead(-1)],
             streams,
-            bytes: Bytes(elements * job.dtype.bytes()),
+            bytes: Bytes(elements * job.split.dtype.bytes()),
             // What does not divide is sent whole.
-            parts: if job.pipeline.scatter_gather && elements.is_multiple_of(u64::from(job.mesh.tp)) {
-                u64::from(job.mesh.tp)
+            parts: if job.split.pipeline.scatter_gather && elements.is_multiple_of(u64::from(job.split.mesh.tp)) {
+                u64::from(job.split.mesh.tp)
             } else {
                 1
             },
-            dtype: job.dtype,
-            batched: !job.pipeline.overlap_p2p && !halves && job.engine == Engine::Core,
+            dtype: job.split.dtype,
+            batched: !job.split.pipeline.overlap_p2p && !halves && job.engine == Engine::Core,
             shared: job.engine == Engine::DeepSpeed,
-            two: job.mesh.pp == 2,
+            two: job.split.mesh.pp == 2,
             even: rank.is_multiple_of(2),
         }
     }

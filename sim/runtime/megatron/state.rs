@@ -120,7 +120,7 @@ impl Rank<'_> {
     /// Whom a message goes to or comes from. Where stages go round and round, forward is towards the next rank, from the
     /// last to the first too.
     fn peer(&self, kind: Kind, other: usize) -> Peer {
-        let next = match self.job.pipeline.schedule.placement {
+        let next = match self.job.split.pipeline.schedule.placement {
             Placement::Loop => matches!(kind, Kind::SendForward | Kind::RecvBackward),
             Placement::V => self.schedule.rank_of[other] > self.rank,
         };

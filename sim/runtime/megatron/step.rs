@@ -40,7 +40,7 @@ impl Rank<'_> {
         let warmup = list.iter().take_while(|action| !action.kind.is_backward());
         // The last forward before the first backward belongs to the steady state.
         let before = warmup.filter(|action| action.kind == Kind::Forward).count();
-        let all_first = before == total && self.job.pipeline.virtual_stages > 1;
+        let all_first = before == total && self.job.split.pipeline.virtual_stages > 1;
         let warmup = if all_first { total } else { before.saturating_sub(1) };
         self.counts = Counts { warmup, total, ..Counts::default() };
         if self.aligns_gather() {

@@ -16,7 +16,7 @@ use crate::plan::nanotron::NanotronPlan;
 use crate::program::builder::Section;
 use crate::program::{Budget, Builder, Category, Dispatch, Mark, Pass, Program, StreamId};
 use crate::runtime::eager::{COMPUTE, Eager, Storage, TensorGroup};
-use crate::runtime::megatron::{Chunk, ChunkFrame, LossReport};
+use crate::runtime::megatron::{Around, Chunk, ChunkFrame, LossReport};
 use crate::runtime::optimizer::Owned;
 use crate::units::Bytes;
 
@@ -68,7 +68,7 @@ impl<'j> Rank<'j> {
         let (first, last) = (rank == 0, rank + 1 == mesh.pp);
         let before: u64 = split.pipeline.layers[..rank as usize].iter().sum();
         let own = before..before + split.pipeline.layers[rank as usize];
-        let chunk = Chunk::of(&modules(job.gathers_again), split, (first, last), own, 0);
+        let chunk = Chunk::of(&modules(job.gathers_again), (split, Around::NOTHING), (first, last), own, 0);
         let params: Vec<Owned> = chunk.params().iter().map(|param| Owned::whole(param.shape, param.role)).collect();
         let sizes: Vec<u64> = params.iter().map(Owned::elements).collect();
         let partial = chunk.params().iter().filter(|param| param.name.contains("norm") && mesh.tp > 1);

@@ -172,7 +172,7 @@ fn layers(
     let experts = model.experts.is_some();
     let dense = !experts || model.experts.as_ref().is_some_and(|experts| experts.dense_first > 0);
     let attention = whole || scope.attention;
-    let (recompute, again) = (block.recompute, block.again);
+    let (recompute, again) = (block.recompute, block.recompute_modules);
     let alltoall = mixture.is_some_and(|run| run.dispatcher == TokenDispatcher::AllToAll);
     let capacity = mixture.is_some_and(|run| run.capacity.is_some());
     let mixed = (whole || scope.mixture) && experts;

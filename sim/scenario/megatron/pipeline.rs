@@ -176,12 +176,12 @@ pub(super) fn check(
     job: &MegatronPlan,
 ) -> Result<(), ScenarioError> {
     let Some(refusal) = megatron::refuses_schedule(job) else { return Ok(()) };
-    let Pipeline { schedule, virtual_stages, .. } = &job.pipeline;
+    let Pipeline { schedule, virtual_stages, .. } = &job.split.pipeline;
     let (name, what) = (schedule.name, &refusal.problem);
     let problem = format!("pipeline.schedule = {name:?} asks for {what}, which is not simulated");
     let whole = format!("pipeline.schedule = {:?}", nearest(*virtual_stages, false));
     // Experts are Transformer Engine's.
-    let remedy = match job.mixture {
+    let remedy = match job.split.mixture {
         Some(_) => format!("write {whole}"),
         None => format!("{}, or write {whole}", refusal.remedy.as_deref().unwrap_or_default()),
     };

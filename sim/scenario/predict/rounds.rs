@@ -87,7 +87,10 @@ fn unwritten(job: &Plan) -> Option<Runs> {
 /// Micro-batches after which a pipeline may repeat itself.
 fn repeated(job: &Plan) -> Option<u32> {
     // One graph that is the whole step keeps memory for every micro-batch; what a searched schedule repeats is no round.
-    let job = job.split().filter(|job| job.graphs != CudaGraphs::Iteration)?;
+    if job.megatron().is_some_and(|plan| plan.graphs == CudaGraphs::Iteration) {
+        return None;
+    }
+    let job = job.split()?;
     (!job.pipeline.schedule.is_of(&order::SEARCHED)).then_some(job.mesh.pp.max(2))
 }
 

@@ -134,7 +134,7 @@ impl Chunk {
     /// Backward of one block.
     pub(super) fn backward_block(&self, eager: &mut Eager, layer: u64, mut frame: Frame, gradient: Storage) -> Storage {
         eager.reached(Moment::BlockBackward(layer));
-        if self.hooks_views() {
+        if self.around.hooks_views {
             eager.viewed = Some(gradient);
         }
         let gradient = self.block_backward(eager, &mut frame, layer, gradient);

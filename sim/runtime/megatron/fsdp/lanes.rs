@@ -17,7 +17,8 @@ impl Lanes {
     pub(super) fn new(program: &mut Builder, (job, fsdp): (&MegatronPlan, Fsdp), data: GroupId) -> Lanes {
         let [gather, reduce, apart] = sharded(job);
         let reduced_over = (data, DATA);
-        let gathered_over = if fsdp.gather_group { (program.add_group(job.mesh.data()), apart) } else { reduced_over };
+        let gathered_over =
+            if fsdp.gather_group { (program.add_group(job.split.mesh.data()), apart) } else { reduced_over };
         Lanes { gather, reduce, gathered_over, reduced_over }
     }
 }

@@ -54,6 +54,6 @@ pub fn unfit(
 /// What of a job does not go with it, which need not have been read from a file.
 pub fn refuses(job: &MegatronPlan) -> Option<Refusal> {
     job.fsdp?;
-    let stages = job.mesh.pp * job.pipeline.virtual_stages;
-    unfit((job.engine, stages), &job.model, (job.matmuls, job.dtype))
+    let stages = job.split.mesh.pp * job.split.pipeline.virtual_stages;
+    unfit((job.engine, stages), &job.split.model, (job.split.matmuls, job.split.dtype))
 }
