@@ -29,7 +29,7 @@ use std::borrow::Cow;
 
 use windtunnel::model::experts::{Experts, Router, Score};
 use windtunnel::model::{Activation, Gating, Layers, Position, QkNorm};
-use windtunnel::runtime::spmd::{Attention, Block, Job, Mesh};
+use windtunnel::runtime::spmd::{Attention, Block, Mesh, XlaPlan};
 
 use crate::stablehlo::{Element, Function, Spec, Type, Value, module};
 pub use kernel::TARGET as KERNEL;
@@ -86,7 +86,7 @@ impl Step {
 ///
 /// # Errors
 /// A job with something that is not written yet; the text names it.
-pub fn write(job: &Job, options: Options) -> Result<Step, String> {
+pub fn write(job: &XlaPlan, options: Options) -> Result<Step, String> {
     if let Some(lacks) = lacks(job) {
         return Err(format!("no program is written yet for {lacks}"));
     }
@@ -94,7 +94,7 @@ pub fn write(job: &Job, options: Options) -> Result<Step, String> {
 }
 
 /// What a job has that no step is written with.
-fn lacks(job: &Job) -> Option<Cow<'static, str>> {
+fn lacks(job: &XlaPlan) -> Option<Cow<'static, str>> {
     let model = &job.model;
     let windows = |layers: &Layers| layers.iter().any(|layer| layer.window() != layers.at(0).window());
     let shared = job.mesh.context > 1;
@@ -140,13 +140,13 @@ fn softmax(router: Router) -> bool {
 }
 
 /// The job as one chip would run it all: what the compiler is given is of the whole.
-fn whole(job: &Job) -> Job {
-    Job { mesh: Mesh::ONE, batch: job.batch * u64::from(job.mesh.data_ranks()), ..job.clone() }
+fn whole(job: &XlaPlan) -> XlaPlan {
+    XlaPlan { mesh: Mesh::ONE, batch: job.batch * u64::from(job.mesh.data_ranks()), ..job.clone() }
 }
 
 /// A step being written.
 struct Writer<'j> {
-    job: &'j Job,
+    job: &'j XlaPlan,
     options: Options,
     layout: Layout,
     block: Block,
@@ -157,7 +157,7 @@ struct Writer<'j> {
 }
 
 impl<'j> Writer<'j> {
-    fn new(job: &'j Job, options: Options) -> Self {
+    fn new(job: &'j XlaPlan, options: Options) -> Self {
         let whole = whole(job);
         let block = Block::of(&whole, job.model.layers.at(0));
         let layout = Layout::of(job.mesh);

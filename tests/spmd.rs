@@ -311,7 +311,7 @@ fn tensors_kept_one_by_one_are_let_go_one_by_one_where_memory_is_short() {
 }
 
 /// The job of the base scenario with another model.
-fn job_of(model: &str, layers: u64) -> spmd::Job {
+fn job_of(model: &str, layers: u64) -> spmd::XlaPlan {
     let named = format!("name = \"{model}\"\nlayers = {layers}");
     let text = with(&[("name = \"llama-3.1-8b\"\nlayers = 4", &named)]);
     let scenario = Scenario::parse("spmd.toml", &text).unwrap_or_else(|error| panic!("{model}: {error}"));

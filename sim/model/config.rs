@@ -7,7 +7,7 @@ use super::layer::{Attention, Dense, LatentAttention, Layers, Mixer, Norms};
 use super::parts::{Dropout, Gating, Norm, Position, QkNorm};
 
 /// A decoder-only transformer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct ModelConfig {
     /// Name for reports.
     pub name: String,

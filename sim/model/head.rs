@@ -15,7 +15,7 @@ const BLD: &[Axis] = &[Axis::B, Axis::L, Axis::D];
 const BSV: &[Axis] = &[Axis::B, Axis::S, Axis::V];
 
 /// How the loss is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Loss {
     /// Logits are cast to fp32 (torchtitan's `cross_entropy_loss`).
     Fp32CrossEntropy {

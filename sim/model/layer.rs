@@ -21,7 +21,7 @@ use super::experts::Experts;
 use super::parts::{Gating, Norm, NormPlacement};
 
 /// A layer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Layer {
     /// What mixes tokens.
     pub mixer: Mixer,
@@ -32,7 +32,7 @@ pub struct Layer {
 }
 
 /// What follows on each token alone.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum FeedForward {
     /// One network that all tokens pass.
     Dense(Dense),

@@ -1,6 +1,7 @@
 //! The parts a decoder is made of.
 
 use super::operators::Activation;
+use crate::units::Finite;
 
 /// How activations are normalised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
@@ -51,7 +52,7 @@ impl NormPlacement {
 }
 
 /// How positions enter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Position {
     /// Rotary embedding on the first `dims` of each head (`dims` = H unless partial).
     Rope {
@@ -104,19 +105,19 @@ pub enum QkNorm {
 }
 
 /// Probabilities of dropout in training; 0: none.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Dropout {
     /// On the embedding.
-    pub embedding: f64,
+    pub embedding: Finite,
     /// On attention's probabilities.
-    pub attention: f64,
+    pub attention: Finite,
     /// On what attention and feed-forward add to the residual stream.
-    pub residual: f64,
+    pub residual: Finite,
 }
 
 impl Dropout {
     /// Whether anything is dropped.
     pub fn any(self) -> bool {
-        self.embedding > 0.0 || self.attention > 0.0 || self.residual > 0.0
+        [self.embedding, self.attention, self.residual].into_iter().any(|probability| probability.get() > 0.0)
     }
 }

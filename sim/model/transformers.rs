@@ -216,7 +216,7 @@ fn in_turn(g: &mut GraphBuilder, whole: &Whole<'_>, rest: &Params, x: ValueId) -
     };
     let after = |g: &mut GraphBuilder, at: usize, value| {
         if rest.after[at].is_empty() {
-            return dropout(g, value, m.dropout.residual);
+            return dropout(g, value, m.dropout.residual.get());
         }
         let module = ["attention_post_norm", "ffn_post_norm"][at];
         let out = norm(g, kind, rows, value, &rest.after[at], module, ("post_BSD", BSD));
@@ -270,7 +270,7 @@ fn parallel(g: &mut GraphBuilder, whole: &Whole<'_>, rest: &Params, x: ValueId) 
     if !shared {
         g.drop_values(&[xn]);
     }
-    let attn = dropout(g, attn, m.dropout.residual);
+    let attn = dropout(g, attn, m.dropout.residual.get());
     let read = match (shared, hn.take()) {
         (true, _) => xn,
         (false, Some(made)) => made,
@@ -278,7 +278,7 @@ fn parallel(g: &mut GraphBuilder, whole: &Whole<'_>, rest: &Params, x: ValueId) 
     };
     let ff = feed_forward::feed_forward(g, whole.dense, read, &rest.ffn);
     g.drop_values(&[read]);
-    let ff = dropout(g, ff, m.dropout.residual);
+    let ff = dropout(g, ff, m.dropout.residual.get());
     let both = g.op("residual", OpKind::ADD, &[ff, attn], &[], ("both_BSD", BSD));
     let out = g.op("residual", OpKind::ADD, &[both, x], &[], ("out_BSD", BSD));
     g.drop_values(&[both, ff, attn]);
@@ -322,7 +322,7 @@ pub fn embedding(m: &ModelConfig, dims: Dims, compute: DType) -> Graph {
         let params = norm_params(g, kind, m.width, "embedding_norm.weight", "embedding_norm.bias");
         h = norm(g, kind, dims.tokens(), h, &params, "embedding_norm", ("h_BSD", BSD));
     }
-    let out = dropout(g, h, m.dropout.embedding);
+    let out = dropout(g, h, m.dropout.embedding.get());
     graph.finish(out)
 }
 

@@ -2,7 +2,7 @@
 
 use crate::model::ModelConfig;
 use crate::program::DType;
-use crate::runtime::{Job, Parts};
+use crate::runtime::{Parts, Plan};
 use crate::scenario::{Prediction, Scenario};
 
 /// The five questions every report answers about itself.
@@ -29,7 +29,7 @@ fn kind(model: &ModelConfig) -> String {
     }
 }
 
-fn start_up(job: &Job) -> String {
+fn start_up(job: &Plan) -> String {
     if let Parts::Compiled(_) = job.parts() {
         return "steady state; the whole step is compiled before the first one, and again for every other shape: see cold \
                 against steady state"

@@ -55,7 +55,6 @@ mod reentrant;
 mod rotary;
 mod selective;
 mod sending;
-mod settings;
 mod shape;
 mod shared;
 mod side_stream;
@@ -70,19 +69,16 @@ mod unfused;
 mod unpad;
 mod vocabulary;
 
+pub use crate::plan::eager::{LayerNorm, Offload, Settings};
 pub(super) use attention::attention_shape;
 pub use blocks::Blocks;
 pub use frame::Frame;
 pub use halves::Named;
-pub use keep::{Keep, Saved, SavedOps};
-pub use megatron::{
-    Context, DISPATCHERS, Dispatcher, Heads, Later, Parts, Ring, Routing, Spread, Stage, WAYS, Way, crosses, fp8,
-    spread,
-};
+pub use keep::{Keep, Mode, Saved, SavedOps};
+pub use megatron::{Context, Dispatcher, Heads, Later, Ring, Routing, Spread, Stage, crosses, fp8, spread};
 pub use params::{ParamMap, Shared};
 pub use ranks::{BUFFER_STREAMS, ExpertRanks, Maxima, TensorGroup, Ulysses, UserBuffers};
 pub use reentrant::Reentrant;
-pub use settings::{LayerNorm, Mode, Settings};
 pub(super) use shape::MatmulShape;
 pub use stamp::Stamps;
 pub use state::{DeepSpeed, Eager, FrameworkState};

@@ -2,7 +2,7 @@
 //! parameters (InternLM/InternEvo@e1cefaef: `internlm/solver/optimizer/hybrid_zero_optim.py`, `train.py`).
 //!
 //! ```text
-//! Job ─► Chunk of InternLM's modules: forward and backward      Zero: buckets of gradients ─► owners ─► broadcasts
+//! InternEvoPlan ─► Chunk of InternLM's modules: forward and backward      Zero: buckets of gradients ─► owners ─► broadcasts
 //! ```
 //!
 //! Every parameter belongs to one rank of a group, which may be a part of the replicas. Gradients are all-reduced over all
@@ -10,30 +10,20 @@
 //! Nothing of that is beside the next forward.
 
 mod blocks;
-mod job;
 mod owners;
 mod step;
 mod zero;
 
+pub use crate::plan::internevo::InternEvoPlan;
 pub use blocks::MODULES;
-pub use job::Job;
 pub use owners::Owners;
 
-use super::{Flight, Framework, Parts, megatron};
+use super::{Flight, Framework, megatron};
 use crate::model::{Activation, Gating, Norm, Position};
 use crate::program::Budget;
 use crate::runtime::{self, Refusal};
 
-impl Framework for Job {
-    fn parts(&self) -> Parts<'_> {
-        Parts::Split(&self.split)
-    }
-
-    fn with_micro_batches(&self, count: u32) -> Option<runtime::Job> {
-        let split = megatron::Job { micro_batches: count, ..self.split.clone() };
-        Some(runtime::Job::of(Job { split, ..self.clone() }))
-    }
-
+impl Framework for InternEvoPlan {
     fn refuses(&self) -> Option<Refusal> {
         let model = &self.split.model;
         let cases = [

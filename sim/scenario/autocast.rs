@@ -9,7 +9,7 @@ use crate::model::head::Loss;
 use crate::model::style::{Linears, Modules, Rope};
 use crate::model::{Norm, Position};
 use crate::program::DType;
-use crate::runtime::train::{Autocast, Job};
+use crate::runtime::train::{Autocast, TorchPlan};
 
 /// What the file says of autocast, of parameters that are fp32 all over.
 pub(super) fn autocast(
@@ -52,7 +52,7 @@ pub(super) fn autocast(
 }
 
 /// Refuses what autocast is not simulated with.
-pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
+pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &TorchPlan) -> Result<(), ScenarioError> {
     let (Some(at), Some(_)) = (&scenario.precision.autocast, job.autocast) else { return Ok(()) };
     let (model, style) = (&job.model, job.style);
     let plain_loss = matches!(job.loss, Loss::Fp32CrossEntropy { compiled: false });

@@ -10,12 +10,11 @@ use super::reader::Reader;
 use super::{foreign, machine, names, written};
 use crate::cost::{Backend, Software};
 use crate::hardware::Vendor;
-use crate::program::DType;
 use crate::runtime;
 use crate::runtime::eager::LayerNorm;
-use crate::runtime::internevo::Job;
+use crate::runtime::internevo::InternEvoPlan;
 use crate::runtime::megatron::{
-    self, Again, Block, Core, CrossEntropy, Gradients, Implementation, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
+    Block, Core, CrossEntropy, Implementation, Matmuls, Mesh, Pipeline, Recompute, RecomputeModules, Split,
 };
 use crate::schedule::order::megatron::MEGATRON_1F1B;
 
@@ -77,8 +76,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let persistent_workspace = machine::keeps_workspaces(reader, &scenario.framework);
     let layers = vec![model.layers.count()];
-    let split = megatron::Job {
-        engine: megatron::Engine::Core,
+    let split = Split {
         mixture: None,
         model,
         batch: micro,
@@ -97,30 +95,14 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         block: block(if checkpoint { Recompute::Uniform { layers: 1 } } else { Recompute::None }),
         matmuls: Matmuls::Plain,
         dtype,
-        gradients: Gradients { dtype, fused_accumulation: false, overlap_reduce: true, bucket: Some(bucket) },
-        optimizer: Optimizer {
-            distributed: zero1 > 1,
-            overlap_gather: false,
-            align_gather: false,
-            master: DType::Fp32,
-            remainders: false,
-            first_moment: DType::Fp32,
-            second_moment: DType::Fp32,
-            fused: false,
-            clip: true,
-        },
         vocabulary_multiple: 1,
-        fsdp: None,
-        loader: megatron::Loader::There,
-        checks_for_nan: false,
-        graphs: Default::default(),
         workspace: profile.overheads.cublas_workspace.0,
         persistent_workspace,
         multiprocessors: topology.chip.cores,
         copies_gradients: false,
     };
     reader.note("InternEvo steps torch's AdamW, one tensor after the other, on gradients clipped to a norm");
-    let job = runtime::Job::of(Job { split, zero1, bucket });
+    let job = runtime::Plan::InternEvo(InternEvoPlan { split, zero1, bucket });
     let software = Software { attention, deterministic: false, tf32: false, cublas, rail, blocks: None, disks: None };
     Ok(Decided { job, regime, software, expandable_segments })
 }
@@ -154,6 +136,6 @@ fn block(recompute: Recompute) -> Block {
         fused_rope: true,
         cross_entropy: CrossEntropy::Compiled,
         recompute,
-        again: Again::default(),
+        recompute_modules: RecomputeModules::default(),
     }
 }

@@ -12,7 +12,7 @@ use super::understood::Scenario;
 use crate::model::experts::Implementation;
 use crate::model::head::Loss;
 use crate::program::TooLong;
-use crate::runtime::{Flight, Job, Parts};
+use crate::runtime::{Flight, Parts, Plan};
 use crate::schedule::order;
 use crate::units::thousands;
 
@@ -41,7 +41,7 @@ impl Scenario {
     }
 
     /// What a job's ranks run as this scenario runs them, in at most so many instructions.
-    pub(super) fn written(&self, job: &Job, most: u64) -> Result<Flight, TooLong> {
+    pub(super) fn written(&self, job: &Plan, most: u64) -> Result<Flight, TooLong> {
         // A host that waits for each launch is told so by three more instructions.
         let heavier = self.launch_blocking && !matches!(job.parts(), Parts::Split(_));
         let flight = job.compile_within(if heavier { most / 4 } else { most })?;
@@ -127,7 +127,7 @@ struct Lengths {
 
 impl Lengths {
     /// None if a few micro-batches are too many, or all there are. Once a pipeline is full, each round adds as many instructions.
-    fn of(job: &Job, most: u64) -> Option<Lengths> {
+    fn of(job: &Plan, most: u64) -> Option<Lengths> {
         let round = round(job);
         let all = u64::from(job.micro_batches());
         let length = |rounds: u32| {
@@ -144,7 +144,7 @@ impl Lengths {
 }
 
 /// Stages of a pipeline, and how many micro-batches can be scheduled on them; none without a pipeline.
-fn scheduled(job: &Job) -> Option<(u64, u64)> {
+fn scheduled(job: &Plan) -> Option<(u64, u64)> {
     let stages = match job.parts() {
         Parts::Split(job) => u64::from(job.mesh.pp) * u64::from(job.pipeline.virtual_stages),
         Parts::Whole(job) => job.pipeline.as_ref()?.layers.len() as u64,
@@ -154,7 +154,7 @@ fn scheduled(job: &Job) -> Option<(u64, u64)> {
 }
 
 /// Micro-batches after which a job's programs repeat themselves.
-fn round(job: &Job) -> u32 {
+fn round(job: &Plan) -> u32 {
     match job.parts() {
         Parts::Split(job) => job.mesh.pp.max(2),
         Parts::Whole(job) => job.pipeline.as_ref().map_or(1, |pipeline| pipeline.ranks),
@@ -179,7 +179,7 @@ impl fmt::Display for Factor {
 }
 
 /// What makes a job's programs long, the largest first.
-fn factors(job: &Job) -> Vec<Factor> {
+fn factors(job: &Plan) -> Vec<Factor> {
     const SMALLER: &str = "a smaller ";
     let model = job.model();
     let mut factors = vec![];
@@ -240,7 +240,7 @@ pub(super) fn check_time(scenario: &Scenario, total: u128) -> Result<(), Scenari
 mod tests {
     use super::*;
 
-    fn job(runtime: &str, mesh: &str, batch: &str) -> Job {
+    fn job(runtime: &str, mesh: &str, batch: &str) -> Plan {
         let text = format!(
             "runtime = {runtime:?}\n[topology]\nname = \"h100-sxm-80gb\"\nnodes = 1\n[model]\nname = \"llama-3.1-8b\"\nlayers = 8\n\
              [mesh]\n{mesh}\n[batch]\nsequence = 1024\n{batch}"

@@ -9,7 +9,7 @@ use toml::Spanned;
 use super::error::ScenarioError;
 use super::reader::{MOST_RANKS, Reader};
 use super::written;
-use crate::runtime::{Job, Parts, spmd};
+use crate::runtime::{Parts, Plan, spmd};
 
 /// Ranks of a job.
 const RANKS: u64 = MOST_RANKS as u64;
@@ -21,7 +21,7 @@ const ACTIVATIONS: u128 = 1 << 54;
 const PASSES: u64 = 1 << 15;
 
 /// Checks the sizes of a job before anything is computed from them.
-pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
+pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Plan) -> Result<(), ScenarioError> {
     let (batch, model) = (&written.batch, job.model());
     let ranks = job.ranks();
     if ranks > RANKS {
@@ -55,7 +55,11 @@ pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job)
 }
 
 /// Checks a pipeline on XLA, whose iterations are written out one after the other.
-fn check_iterations(reader: &Reader<'_>, written: &written::Scenario, job: &spmd::Job) -> Result<(), ScenarioError> {
+fn check_iterations(
+    reader: &Reader<'_>,
+    written: &written::Scenario,
+    job: &spmd::XlaPlan,
+) -> Result<(), ScenarioError> {
     let Some(pipeline) = job.pipeline else { return Ok(()) };
     let outside = job.model.layers.count() - pipeline.layers;
     let passes = pipeline.iterations() * pipeline.layers_per_stage + outside;

@@ -14,6 +14,7 @@ use crate::model::layer::MOST_LAYERS;
 use crate::model::routing::Load;
 use crate::model::{FeedForward, Mixer, ModelConfig, Position, huggingface};
 use crate::near;
+use crate::units::Finite;
 
 /// The steepest power law of tokens over experts.
 const STEEPEST: f64 = 10.0;
@@ -104,7 +105,7 @@ fn expert_load(
     let load = match at.get_ref() {
         written::ExpertLoad::Balanced => Load::Balanced,
         &written::ExpertLoad::PowerLaw(exponent) if (0.0..=STEEPEST).contains(&exponent) => {
-            let load = Load::PowerLaw { exponent };
+            let load = Load::PowerLaw { exponent: Finite::nearest(exponent) };
             if load.overfull(experts.count, experts.top_k).is_some() {
                 reader.note(format!(
                     "model.expert_load.power_law = {exponent} asks for more of an expert than a copy of every token, \
@@ -211,6 +212,7 @@ fn sizes(reader: &Reader<'_>, written: &Spanned<written::Model>, model: &mut Mod
 mod tests {
     use crate::model::routing::Load;
     use crate::scenario::Scenario;
+    use crate::units::Finite;
 
     fn parse(model: &str) -> Result<Scenario, String> {
         let text = format!(
@@ -242,7 +244,10 @@ mod tests {
         };
         assert_eq!(load("").expect("a default"), Load::Balanced);
         assert_eq!(load("expert_load = \"balanced\"").expect("as the default"), Load::Balanced);
-        assert_eq!(load("expert_load.power_law = 1.5").expect("a law"), Load::PowerLaw { exponent: 1.5 });
+        assert_eq!(
+            load("expert_load.power_law = 1.5").expect("a law"),
+            Load::PowerLaw { exponent: Finite::nearest(1.5) }
+        );
         let counts = load("expert_load.measured = [4, 4, 4, 4, 2, 2, 2, 0]").expect("a histogram");
         assert_eq!(counts, Load::Measured(vec![4, 4, 4, 4, 2, 2, 2, 0]));
         for (key, words) in [

@@ -8,7 +8,7 @@ use super::names::FSDP1;
 use super::reader::{MOST_SMALL, Reader};
 use super::written;
 use crate::model::ModelConfig;
-use crate::runtime::eager::offload::Offload;
+use crate::runtime::eager::Offload;
 use crate::runtime::eager::{Saved, SavedOps};
 use crate::runtime::fsdp::OFFLOAD;
 use crate::runtime::train::Checkpoint;

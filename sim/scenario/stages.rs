@@ -19,7 +19,7 @@ use crate::hardware::Topology;
 use crate::model::ModelConfig;
 use crate::near::did_you_mean;
 use crate::runtime::Refusal;
-use crate::runtime::train::Job;
+use crate::runtime::train::TorchPlan;
 use crate::runtime::train::pipeline::{self, Order, Pipeline, SCHEDULES};
 use crate::schedule::{Batching, Entry, ScheduleError, Shape};
 
@@ -380,7 +380,7 @@ fn by_keys(
 }
 
 /// The first thing in a pipelined job that has no rules.
-pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
+pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &TorchPlan) -> Result<(), ScenarioError> {
     let Some(at) = &scenario.mesh.get_ref().pp else { return Ok(()) };
     if let Some(refusal) = pipeline::refuses(job) {
         let problem = format!("a pipeline of {} is not simulated yet", refusal.problem);

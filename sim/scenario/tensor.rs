@@ -12,7 +12,7 @@ use crate::model::fuse::float8::MULTIPLE;
 use crate::model::style::Modules;
 use crate::model::tensor::TensorParallel;
 use crate::model::{ModelConfig, NormPlacement, QkNorm};
-use crate::runtime::train::{Job, KeepLogits};
+use crate::runtime::train::{KeepLogits, TorchPlan};
 
 /// How the model is split.
 pub(super) fn tensor(
@@ -88,7 +88,7 @@ fn asynchronous(
 }
 
 /// What a rank's part of the model must be: whole heads, and equal parts of everything else.
-pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
+pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &TorchPlan) -> Result<(), ScenarioError> {
     let (ranks, model) = (job.tensor.ranks, &job.model);
     let (Some(at), true) = (&scenario.mesh.get_ref().tp, job.tensor.splits()) else { return Ok(()) };
     let sequence = if job.tensor.sequence { job.own_tokens() } else { 0 };
@@ -154,7 +154,7 @@ pub(super) fn indivisible(
 }
 
 /// The first thing in a job that no rule splits over ranks.
-fn unmodelled(model: &ModelConfig, job: &Job) -> Option<&'static str> {
+fn unmodelled(model: &ModelConfig, job: &TorchPlan) -> Option<&'static str> {
     // A norm of one head needs nothing of other ranks; its weight's gradient is a partial sum, as those of split sequences.
     let (headwise, whole_rows) = match model.qk_norm() {
         Some(QkNorm::PerHead) => (true, false),

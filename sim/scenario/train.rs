@@ -16,10 +16,10 @@ use crate::model::transformers::norm_code;
 use crate::model::{ModelConfig, Norm, Position};
 use crate::program::{DType, Dispatch};
 use crate::runtime;
-use crate::runtime::eager::offload::Offload;
+use crate::runtime::eager::Offload;
 use crate::runtime::eager::{LayerNorm, Settings};
 use crate::runtime::fsdp::{MixedPrecision, Wrap};
-use crate::runtime::train::{Initialisation, Job};
+use crate::runtime::train::{Initialisation, TorchPlan};
 
 /// Where checkpoints around blocks are written, and which there are.
 pub(super) const POLICIES: Rerun =
@@ -132,7 +132,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         copies_gradients: deterministic && attention == Backend::Flash2 && multiplied != DType::Fp32,
         ..eager(reader, scenario, (topology, profile), (&model, early_stop, offload))
     };
-    let job = Job {
+    let job = TorchPlan {
         batch: micro,
         seq,
         accumulation: accumulation as u32,
@@ -172,7 +172,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     };
     gate::check(reader, scenario, &job, topology)?;
     let software = Software { attention, deterministic, tf32, cublas, rail, blocks: None, disks: None };
-    let job = runtime::Job::of(job);
+    let job = runtime::Plan::Torch(job);
     Ok(Decided { job, regime, software, expandable_segments })
 }
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use windtunnel::cost::Profile;
 use windtunnel::hardware::{Size, Topology};
 use windtunnel::model::huggingface;
-use windtunnel::runtime::Job;
+use windtunnel::runtime::Plan;
 use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Scenario, predict};
 
@@ -134,7 +134,7 @@ proptest! {
             let mut job = scenario.job.train().expect("FSDP2").clone();
             job.fsdp.wrap.blocks = vec![None; model.layers.count() as usize];
             job.model = model;
-            scenario.job = Job::of(job);
+            scenario.job = Plan::Torch(job);
             let _ = predict(&scenario, Settings { remedies: false, ..Settings::default() });
         }
     }

@@ -17,7 +17,7 @@ use windtunnel::runtime::compiled::Rotate;
 use windtunnel::runtime::eager::{LayerNorm, Settings};
 use windtunnel::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Version, Wrap};
 use windtunnel::runtime::optimizer::{Adam, Decay, How, Optimizer, Sgd};
-use windtunnel::runtime::train::{Checkpoint, Initialisation, Job, KeepLogits, Loop};
+use windtunnel::runtime::train::{Checkpoint, Initialisation, KeepLogits, Loop, TorchPlan};
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct Dims {
@@ -251,7 +251,7 @@ fn reshard(value: &serde_json::Value, default: Reshard) -> Reshard {
 }
 
 /// The job a case describes; none if it shards experts on their width.
-pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
+pub fn job(dims: &Dims, config: &Config) -> Option<TorchPlan> {
     if config.expert_shard1 {
         return None;
     }
@@ -288,7 +288,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         unshard_in_backward: true,
         cpu_offload: config.cpu_offload,
     };
-    Some(Job {
+    Some(TorchPlan {
         batch: config.bs,
         seq: config.seq,
         accumulation: config.ga,

@@ -6,10 +6,10 @@ use windtunnel::model::{
     Norms, Position,
 };
 use windtunnel::program::DType;
-use windtunnel::runtime::eager::{LayerNorm, Parts, WAYS, Way};
+use windtunnel::runtime::eager::LayerNorm;
 use windtunnel::runtime::megatron::{
-    Again, Block, Core, CrossEntropy, Engine, Gradients, Implementation, Job, Loader, Matmuls, Mesh, Optimizer,
-    Pipeline, Recompute, Sharing,
+    Block, Core, CpCommType, CrossEntropy, Engine, Gradients, Implementation, Loader, Matmuls, MegatronPlan, Mesh,
+    Optimizer, Parts, Pipeline, Recompute, RecomputeModules, Sharing, Split,
 };
 use windtunnel::schedule::find;
 
@@ -57,13 +57,13 @@ fn model(c: &Value) -> ModelConfig {
 }
 
 fn sharing(c: &Value, cp: u32) -> Sharing {
-    let way = c["cp_comm_type"].as_str().map_or(&WAYS[0], |name| Way::find(name).unwrap());
-    let heads = match way.parts {
+    let way = c["cp_comm_type"].as_str().map_or(CpCommType::P2p, |name| CpCommType::find(name).unwrap());
+    let heads = match way.parts() {
         Parts::Tokens => 1,
         Parts::Heads => cp,
         Parts::Both => c["hierarchical"][0].as_u64().unwrap() as u32,
     };
-    Sharing { way, heads }
+    Sharing { comm_type: way, heads }
 }
 
 /// The pipeline rank that a case looks at.
@@ -73,7 +73,7 @@ pub fn stage(c: &Value) -> usize {
 }
 
 /// The job of a case.
-pub fn job(c: &Value) -> Job {
+pub fn job(c: &Value) -> MegatronPlan {
     let number = |key: &str| c[key].as_u64().unwrap();
     let on = |key: &str| c[key].as_bool().unwrap();
     let dropout = c["dropout"].as_f64().unwrap() > 0.0;
@@ -85,47 +85,55 @@ pub fn job(c: &Value) -> Job {
     let engine = c["transformer_engine"].as_bool().unwrap_or(false);
     let layers = number("recompute_layers");
     let schedule = if virtual_stages > 1 { "MegatronInterleaved" } else { "Megatron1F1B" };
-    Job {
+    MegatronPlan {
+        split: Split {
+            model: model(c),
+            batch: number("micro"),
+            seq: number("seq"),
+            micro_batches: number("micro_batches") as u32,
+            mesh: Mesh { tp, cp, sharing: sharing(c, cp), dp, pp, ep: 1, etp: tp },
+            sequence_parallel: on("sp") && tp > 1,
+            overlap_tensor: None,
+            pipeline: Pipeline {
+                schedule: find(schedule).unwrap(),
+                virtual_stages,
+                layers: vec![number("layers") / stages; stages as usize],
+                overlap_p2p: false,
+                scatter_gather: false,
+            },
+            block: Block {
+                implementation: if engine { Implementation::TransformerEngine } else { Implementation::Local },
+                layer_norm: LayerNorm::Torch,
+                core: if engine { Core::Flash } else { Core::Unfused { fused_softmax: fused } },
+                hidden_dropout: dropout,
+                attention_dropout: dropout,
+                fused_activation: fused,
+                fused_dropout: fused,
+                fused_rope: false,
+                cross_entropy: match &c["fused_loss"] {
+                    Value::String(_) => CrossEntropy::Engine,
+                    fused if fused.as_bool().unwrap_or(false) => CrossEntropy::Compiled,
+                    _ => CrossEntropy::Composed,
+                },
+                recompute_modules: RecomputeModules::default(),
+                recompute: match c["recompute"].as_str() {
+                    Some("uniform") => Recompute::Uniform { layers },
+                    Some("block") => Recompute::Block { layers },
+                    Some("selective") => Recompute::Core,
+                    _ => Recompute::None,
+                },
+            },
+            mixture: None,
+            matmuls: Matmuls::Plain,
+            dtype: DType::Bf16,
+            vocabulary_multiple: 1,
+            // PyTorch 2.15 on a chip that poses as an H100.
+            workspace: 32 << 20,
+            persistent_workspace: false,
+            multiprocessors: 132,
+            copies_gradients: false,
+        },
         engine: Engine::Core,
-        model: model(c),
-        batch: number("micro"),
-        seq: number("seq"),
-        micro_batches: number("micro_batches") as u32,
-        mesh: Mesh { tp, cp, sharing: sharing(c, cp), dp, pp, ep: 1, etp: tp },
-        sequence_parallel: on("sp") && tp > 1,
-        overlap_tensor: None,
-        pipeline: Pipeline {
-            schedule: find(schedule).unwrap(),
-            virtual_stages,
-            layers: vec![number("layers") / stages; stages as usize],
-            overlap_p2p: false,
-            scatter_gather: false,
-        },
-        block: Block {
-            implementation: if engine { Implementation::TransformerEngine } else { Implementation::Local },
-            layer_norm: LayerNorm::Torch,
-            core: if engine { Core::Flash } else { Core::Unfused { fused_softmax: fused } },
-            hidden_dropout: dropout,
-            attention_dropout: dropout,
-            fused_activation: fused,
-            fused_dropout: fused,
-            fused_rope: false,
-            cross_entropy: match &c["fused_loss"] {
-                Value::String(_) => CrossEntropy::Engine,
-                fused if fused.as_bool().unwrap_or(false) => CrossEntropy::Compiled,
-                _ => CrossEntropy::Composed,
-            },
-            again: Again::default(),
-            recompute: match c["recompute"].as_str() {
-                Some("uniform") => Recompute::Uniform { layers },
-                Some("block") => Recompute::Block { layers },
-                Some("selective") => Recompute::Core,
-                _ => Recompute::None,
-            },
-        },
-        mixture: None,
-        matmuls: Matmuls::Plain,
-        dtype: DType::Bf16,
         gradients: Gradients {
             dtype: if on("fp32_reduce") { DType::Fp32 } else { DType::Bf16 },
             fused_accumulation: c["fused_accumulation"].as_bool().unwrap_or(false),
@@ -144,15 +152,9 @@ pub fn job(c: &Value) -> Job {
             fused: engine,
             clip: c["clip"].as_f64().unwrap() > 0.0,
         },
-        vocabulary_multiple: 1,
         fsdp: None,
         loader: Loader::There,
         checks_for_nan: false,
         graphs: Default::default(),
-        // PyTorch 2.15 on a chip that poses as an H100.
-        workspace: 32 << 20,
-        persistent_workspace: false,
-        multiprocessors: 132,
-        copies_gradients: false,
     }
 }

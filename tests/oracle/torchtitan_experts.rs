@@ -10,14 +10,14 @@ use windtunnel::model::latent::LatentAttention;
 use windtunnel::model::routing::Load;
 use windtunnel::model::{FeedForward, Layer, Layers, Mixer, Position};
 use windtunnel::program::{Collective, Instr, Program};
-use windtunnel::runtime::train::{Checkpoint, Job, compile};
+use windtunnel::runtime::train::{Checkpoint, TorchPlan, compile};
 use windtunnel::units::Bytes;
 
 /// Blocks up to here are of the allocator's small pool: index arrays and counts, which move no peak.
 const SMALL: u64 = 1 << 20;
 
 /// The job of a case; in a pipeline it takes more micro-batches and keeps parameters after forward.
-pub fn job(c: &Value) -> Job {
+pub fn job(c: &Value) -> TorchPlan {
     let number = |key: &str| c[key].as_u64().unwrap();
     let dims: Dims = serde_json::from_value(json!({
         "dim": c["dim"], "n_layers": c["layers"], "n_heads": c["heads"], "n_kv_heads": c["kv_heads"], "ffn": c["ffn"],

@@ -74,7 +74,7 @@ pub(super) fn plan(scenario: &Scenario, flight: &Flight) -> String {
 }
 
 /// The spec of each weight, by the axes that each dimension lies on.
-fn specs(out: &mut String, job: &spmd::Job) {
+fn specs(out: &mut String, job: &spmd::XlaPlan) {
     let stages = if job.pipeline.is_some() { "; repeats and stages before them" } else { "" };
     let _ = writeln!(out, "\nspecs of a block's weights (rows, columns; experts before them{stages})");
     let kinds = job.model.layers.kinds();
@@ -118,7 +118,7 @@ fn policy(reshard: Reshard) -> String {
     }
 }
 
-fn groups_of(out: &mut String, job: &train::Job) {
+fn groups_of(out: &mut String, job: &train::TorchPlan) {
     let wrap = &job.fsdp.wrap;
     let _ = writeln!(out, "\nparameter groups (reshard_after_forward)");
     if let Some(reshard) = wrap.embedding {

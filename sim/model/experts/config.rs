@@ -4,7 +4,7 @@ use crate::model::parts::Gating;
 use crate::model::routing::Load;
 
 /// How scores over experts become weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Score {
     /// Softmax over all experts, then the k largest (Mixtral, Qwen 3, DeepSeek-V2).
     Softmax,
@@ -15,7 +15,7 @@ pub enum Score {
 }
 
 /// The router: one linear, scores, a choice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Router {
     /// Scores.
     pub score: Score,
@@ -32,7 +32,7 @@ pub struct Router {
 }
 
 /// The mixture that stands in a block's feed-forward's place.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Experts {
     /// E: routed experts.
     pub count: u64,
@@ -73,7 +73,7 @@ impl Experts {
 }
 
 /// How a block's mixture is written, and its experts are run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Implementation {
     /// One expert after the other, each on its rows.
     #[default]

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{ModelError, load, parse, shipped};
 use crate::model::{ModelConfig, Norm, NormPlacement, Position};
+use crate::units::Finite;
 
 fn model(name: &str) -> ModelConfig {
     shipped::named(name).unwrap_or_else(|error| panic!("{error}"))
@@ -299,7 +300,7 @@ fn what_is_left_out_is_noted() {
 fn dropout_is_read_with_the_defaults_of_each_class() {
     let of = |name, changes: &[(&str, Value)]| {
         let dropout = changed(name, changes, &[]).expect("still a model").dropout;
-        [dropout.embedding, dropout.attention, dropout.residual]
+        [dropout.embedding, dropout.attention, dropout.residual].map(Finite::get)
     };
     assert_eq!(of("gpt2", &[]), [0.1, 0.1, 0.1]);
     assert_eq!(of("gpt2", &[("attn_pdrop", Value::from(0.0))]), [0.1, 0.0, 0.1]);

@@ -23,7 +23,7 @@ impl KindId {
 ///
 /// Kinds are distinct, and in the order in which they come first in the list. They differ in their windows and in whether they have
 /// experts, and in nothing else: the code that asks a model for its heads, its norms or its experts relies on that.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Layers {
     kinds: Vec<Layer>,
     first: Vec<KindId>,

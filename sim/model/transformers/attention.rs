@@ -349,7 +349,7 @@ fn scores(g: &mut GraphBuilder, whole: &Whole<'_>, heads: &mut Heads) -> (ValueI
     } else {
         weights = op(g, OpKind::Softmax { rows }, weights, !named);
     }
-    if m.dropout.attention > 0.0 {
+    if m.dropout.attention.get() > 0.0 {
         weights = op(g, OpKind::Dropout, weights, true);
     }
     let product = OpKind::Bmm { rows: s, columns: h, inner: s };

@@ -33,8 +33,8 @@ pub(super) mod second_run;
 pub mod spread;
 mod tools;
 
-pub use context::{Context, Heads, Parts, Ring, WAYS, Way};
-pub use dispatch::{DISPATCHERS, crosses};
+pub use context::{Context, Heads, Ring};
+pub use dispatch::crosses;
 pub use dispatcher::{Dispatcher, Routing, Spread, Stage};
 pub use left::Later;
 

@@ -9,7 +9,7 @@ use crate::model::megatron::{Bias, MegatronOp, Reads};
 use crate::model::tensor::TensorParallel;
 use crate::model::{Activation, Attention, Layer};
 use crate::program::DType;
-use crate::runtime::megatron::{Job, Modules, Recompute};
+use crate::runtime::megatron::{Modules, Recompute, Split};
 
 const BS: &[Axis] = &[Axis::B, Axis::S];
 const SS: &[Axis] = &[Axis::S, Axis::S];
@@ -22,12 +22,12 @@ const BSQH: &[Axis] = &[Axis::B, Axis::S, Axis::Q, Axis::H];
 /// InternLM's own.
 pub const MODULES: Modules = Modules { embedding, block, head };
 
-fn dims(job: &Job) -> Dims {
+fn dims(job: &Split) -> Dims {
     let tensor = TensorParallel { ranks: u64::from(job.mesh.tp), sequence: false, loss: true, asynchronous: false };
     block::dims(&job.model, job.batch, job.seq, tensor)
 }
 
-fn builder(job: &Job, name: &'static str, input: (&'static str, &'static [Axis])) -> (GraphBuilder, ValueId, Dims) {
+fn builder(job: &Split, name: &'static str, input: (&'static str, &'static [Axis])) -> (GraphBuilder, ValueId, Dims) {
     let dims = dims(job);
     let (g, x) = GraphBuilder::new(name, dims, job.dtype, (input.0, input.1, job.dtype));
     (g, x, dims)
@@ -44,7 +44,7 @@ fn linear(inputs: u64, outputs: u64, reads: Reads, biased: bool) -> OpKind {
 }
 
 /// The embedding. Inputs: tokens, positions.
-fn embedding(job: &Job) -> Graph {
+fn embedding(job: &Split) -> Graph {
     let (mut g, tokens, dims) = builder(job, "embedding", ("tokens_BS", BS));
     g.input("positions_BS", BS, job.dtype);
     let table = g.param("word_embeddings.weight", job.model.vocab, dims.d / dims.tensor.ranks);
@@ -53,7 +53,7 @@ fn embedding(job: &Job) -> Graph {
 }
 
 /// `PackedFlashBaseLayer1D`. Inputs: the hidden state, a mask that it does not read.
-fn block(job: &Job, layer: &Layer) -> Graph {
+fn block(job: &Split, layer: &Layer) -> Graph {
     let (mut g, x, dims) = builder(job, "layers", ("h_BSD", BSD));
     g.input("mask_SS", SS, job.dtype);
     let Dims { d, n, h, f, .. } = dims;
@@ -118,7 +118,7 @@ fn summed(
 }
 
 /// Norm, head and loss. Inputs: the hidden state, the labels.
-fn head(job: &Job) -> Graph {
+fn head(job: &Split) -> Graph {
     let (mut g, x, dims) = builder(job, "head", ("h_BSD", BSD));
     g.input("labels_BS", BS, DType::Fp32);
     let norm = g.param("norm.weight", dims.d, 1);

@@ -5,13 +5,13 @@
 
 use super::builder::{BLD, Modules, PROJ, SS, modules};
 use super::experts;
-use super::job::{Core, Job, Recompute};
 use super::latent;
 use crate::model::graph::{Axis, Dims, Graph, OpKind, ValueId};
 use crate::model::latent::LatentAttention;
 use crate::model::layer;
 use crate::model::megatron::{Bias, MegatronOp};
 use crate::model::{Activation, FeedForward, Gating, Layer, Mixer, Position};
+use crate::plan::megatron::{Core, Recompute, Split};
 
 const BSF: &[Axis] = &[Axis::S, Axis::B, Axis::F];
 const BSNH: &[Axis] = &[Axis::S, Axis::B, Axis::N, Axis::H];
@@ -19,7 +19,7 @@ const BSKH: &[Axis] = &[Axis::S, Axis::B, Axis::K, Axis::H];
 const BSQH: &[Axis] = &[Axis::S, Axis::B, Axis::Q, Axis::H];
 
 /// One block. Inputs: the hidden state, the attention mask.
-pub(super) fn block(job: &Job, layer: &Layer) -> Graph {
+pub(super) fn block(job: &Split, layer: &Layer) -> Graph {
     let (mut m, x) = modules(job, "layers", ("h_LBD", BLD));
     let mask = m.g.input("mask_SS", SS, job.dtype);
     let params = block_params(&mut m, layer);
@@ -67,7 +67,7 @@ pub(super) fn block_params(m: &mut Modules, layer: &Layer) -> BlockParams {
 
 /// A block's operators on the hidden state, under a mask.
 pub(super) fn block_of(m: &mut Modules, [x, mask]: [ValueId; 2], (layer, params): (&Layer, &BlockParams)) -> ValueId {
-    let (again, first) = (m.job.block.again, m.g.ops());
+    let (again, first) = (m.job.block.recompute_modules, m.g.ops());
     let (attended, held, bias) = match &params.attend {
         Attend::Latent(latent, params) => {
             let (out, xn) = latent::attention(m, *latent, [x, mask], params);

@@ -3,28 +3,28 @@
 
 use super::blocks::block;
 use super::builder::{BLD, BS, modules};
-use super::job::Job;
 use super::modules::Modules;
 use super::mtp;
 use crate::model::Position;
 use crate::model::graph::{Axis, Graph, OpKind};
 use crate::model::megatron::MegatronOp;
+use crate::plan::megatron::Split;
 use crate::program::DType;
 
 /// Megatron-Core's own.
 pub(super) const MODULES: Modules = Modules { embedding, block, head };
 
 /// The embedding. Inputs: tokens, positions.
-fn embedding(job: &Job) -> Graph {
+fn embedding(job: &Split) -> Graph {
     embedded(job, ("tokens_BS", BS), false)
 }
 
 /// What is left of it where the words are given. Inputs: their rows, positions.
-fn summed_embedding(job: &Job) -> Graph {
+fn summed_embedding(job: &Split) -> Graph {
     embedded(job, ("words_LBD", BLD), true)
 }
 
-fn embedded(job: &Job, input: (&'static str, &'static [Axis]), summed: bool) -> Graph {
+fn embedded(job: &Split, input: (&'static str, &'static [Axis]), summed: bool) -> Graph {
     let (mut m, tokens) = modules(job, "embedding", input);
     let positions = m.g.input("positions_BS", BS, job.dtype);
     let mut params = vec![];
@@ -48,7 +48,7 @@ fn embedded(job: &Job, input: (&'static str, &'static [Axis]), summed: bool) -> 
 }
 
 /// What stands behind the last block: norm, head, the loss of every token, their masked mean.
-fn head(job: &Job) -> Graph {
+fn head(job: &Split) -> Graph {
     if job.model.predicts_ahead > 0 {
         return mtp::head(job);
     }
@@ -67,7 +67,7 @@ fn head(job: &Job) -> Graph {
 
 /// What stands behind the last block where the head is elsewhere: norm, and the result in fp32, which `Float16Module`
 /// hands on from a pipeline's last rank.
-fn last_norm(job: &Job) -> Graph {
+fn last_norm(job: &Split) -> Graph {
     let (mut m, x) = modules(job, "last norm", ("h_LBD", BLD));
     m.g.input("loss_mask_BS", BS, DType::Fp32);
     let ln = m.norm_params("decoder.final_layernorm.weight", "decoder.final_layernorm.bias");
@@ -78,7 +78,7 @@ fn last_norm(job: &Job) -> Graph {
 }
 
 /// A rank's part of a table that pipeline ranks share.
-fn part_of_table(job: &Job, name: &'static str) -> Graph {
+fn part_of_table(job: &Split, name: &'static str) -> Graph {
     let (mut m, x) = modules(job, name, ("h_LBD", BLD));
     m.g.param(name, m.dims.v / u64::from(job.mesh.pp), m.dims.d);
     m.g.finish(x)

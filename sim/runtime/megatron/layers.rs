@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use super::job::Job;
 use super::modules::Modules;
 use crate::model::graph::{Graph, Param};
 use crate::model::layer::KindId;
+use crate::plan::megatron::Split;
 
 /// Blocks in a row.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub(super) struct Layers {
 
 impl Layers {
     /// The model's blocks `layers`, whose parameters are numbered from `first`.
-    pub(super) fn new(modules: &Modules, job: &Job, layers: Range<u64>, mut first: usize) -> Layers {
+    pub(super) fn new(modules: &Modules, job: &Split, layers: Range<u64>, mut first: usize) -> Layers {
         let (mut kinds, mut graphs, mut blocks): (Vec<KindId>, Vec<Graph>, Vec<_>) = (vec![], vec![], vec![]);
         for layer in layers {
             let kind = job.model.layers.id(layer);

@@ -13,11 +13,11 @@
 
 use super::blocks::{self, BlockParams};
 use super::builder::{self, BLD, BS, BSD, Modules, SS};
-use super::job::{Implementation, Job, Recompute};
 use super::refused::{FP8, FP8_SIZES, MULTI_TOKEN, WITHOUT_MULTI_TOKEN};
 use crate::model::Position;
 use crate::model::graph::{Axis, Graph, Op, OpKind, ValueId};
 use crate::model::megatron::{Bias, MegatronOp, MtpOp};
+use crate::plan::megatron::{Implementation, Recompute, Split};
 use crate::program::DType;
 use crate::runtime::Refusal;
 use crate::schedule::Placement;
@@ -26,7 +26,7 @@ const MODULE: &str = "mtp";
 const NORM: &str = "mtp.final_layernorm";
 
 /// What of a job's modules has no rules here, if anything.
-pub(super) fn refuses(job: &Job) -> Option<Refusal> {
+pub(super) fn refuses(job: &Split) -> Option<Refusal> {
     if job.model.predicts_ahead == 0 {
         return None;
     }
@@ -74,12 +74,12 @@ pub(super) fn refuses(job: &Job) -> Option<Refusal> {
 }
 
 /// Whether the final norm is on a stage before the head's, which has no blocks.
-pub(super) fn norm_apart(job: &Job) -> bool {
+pub(super) fn norm_apart(job: &Split) -> bool {
     job.model.predicts_ahead > 0 && job.pipeline.layers.last() == Some(&0)
 }
 
 /// That norm. Inputs: the hidden state, the loss mask, which it does not read.
-pub(super) fn norm(job: &Job) -> Graph {
+pub(super) fn norm(job: &Split) -> Graph {
     let (mut m, x) = builder::modules(job, "final norm", ("h_LBD", BLD));
     m.g.input("loss_mask_BS", BS, DType::Fp32);
     let params = m.norm_params("decoder.final_layernorm.weight", "decoder.final_layernorm.bias");
@@ -168,7 +168,7 @@ impl Modules<'_> {
 }
 
 /// What stands behind the last block: the final norm, the modules, the head and the loss of each and of the model itself.
-pub(super) fn head(job: &Job) -> Graph {
+pub(super) fn head(job: &Split) -> Graph {
     let (mut m, x) = builder::modules(job, "head", ("h_LBD", BLD));
     let loss_mask = m.g.input("loss_mask_BS", BS, DType::Fp32);
     let [tokens, labels, positions] =
@@ -262,7 +262,7 @@ pub(super) fn head(job: &Job) -> Graph {
 }
 
 /// Words of the last stage's own table that its modules read, and weights of the head, by how often a micro-batch uses each.
-pub(super) fn uses(job: &Job, alone: bool) -> [u32; 2] {
+pub(super) fn uses(job: &Split, alone: bool) -> [u32; 2] {
     let count = job.model.predicts_ahead as u32;
     let heads = 1 + count;
     let words = count + u32::from(alone);

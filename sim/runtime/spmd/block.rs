@@ -1,11 +1,11 @@
 //! A block's forward as operators on named tensors, with what each needs in backward.
 
-use super::job::{Attention, Job};
 use crate::model::experts::Experts;
 use crate::model::latent::LatentAttention;
 use crate::model::{
     Attention as Heads, FeedForward, Gating, Layer, Mixer, ModelConfig, Norm, NormPlacement, Norms, Position, QkNorm,
 };
+use crate::plan::xla::{Attention, XlaPlan};
 use crate::program::AttentionShape;
 
 /// A tensor of the block, by its place in [`Block::tensors`].
@@ -162,7 +162,7 @@ pub struct Block {
 
 impl Block {
     /// A layer of a job's model.
-    pub fn of(job: &Job, layer: &Layer) -> Block {
+    pub fn of(job: &XlaPlan, layer: &Layer) -> Block {
         let (model, tensor) = (&job.model, u64::from(job.mesh.tensor));
         let mixer = &layer.mixer;
         let (heads, kv_heads) = (mixer.heads() / tensor, (mixer.kv_heads() / tensor).max(1));
@@ -313,7 +313,7 @@ impl Block {
     }
 
     /// Experts, those that every token passes among them.
-    fn mixture(&mut self, input: Tensor, job: &Job, (width, experts): (u64, &Experts)) -> Tensor {
+    fn mixture(&mut self, input: Tensor, job: &XlaPlan, (width, experts): (u64, &Experts)) -> Tensor {
         let routed = match job.capacity_factor {
             Some(_) => self.places(input, job, (width, experts)),
             None => self.sorted(input, job, (width, experts)),
@@ -328,7 +328,7 @@ impl Block {
 
     /// All copies of tokens, in the order of their experts, in matmuls of groups of rows (`sparse_matmul` with `megablox`);
     /// experts are taken to get as many each.
-    fn sorted(&mut self, input: Tensor, job: &Job, (width, experts): (u64, &Experts)) -> Tensor {
+    fn sorted(&mut self, input: Tensor, job: &XlaPlan, (width, experts): (u64, &Experts)) -> Tensor {
         let tensor = u64::from(job.mesh.tensor);
         let scores = self.linear(input, None, (ROUTER, width, experts.count, false));
         let tokens = self.rows;
@@ -341,7 +341,7 @@ impl Block {
 
     /// Experts with as many places each for every sequence; tokens that find none are dropped (MaxText's `dense_matmul` with
     /// a `capacity_factor`).
-    fn places(&mut self, input: Tensor, job: &Job, (width, experts): (u64, &Experts)) -> Tensor {
+    fn places(&mut self, input: Tensor, job: &XlaPlan, (width, experts): (u64, &Experts)) -> Tensor {
         let places = job.places(experts);
         let tensor = u64::from(job.mesh.tensor);
         let scores = self.linear(input, None, (ROUTER, width, experts.count, false));

@@ -1,26 +1,16 @@
 //! What everything above asks of a job of PyTorch's own runtimes.
 
-use super::checkpoint::Checkpoint;
-use super::job::Job;
-use super::looped::KeepLogits;
-use super::pipeline::stages::Order;
 use super::{compile_within, pipeline, plan};
 use crate::model::experts::{Experts, Implementation, Score, choice};
 use crate::model::head::Loss;
+use crate::plan::torch::Checkpoint;
+use crate::plan::torch::KeepLogits;
+use crate::plan::torch::TorchPlan;
 use crate::program::Budget;
 use crate::runtime::fsdp::Version;
-use crate::runtime::{self, Flight, Framework, Modules, Parts, Refusal};
+use crate::runtime::{Flight, Framework, Modules, Refusal};
 
-impl Framework for Job {
-    fn parts(&self) -> Parts<'_> {
-        Parts::Whole(self)
-    }
-
-    fn with_micro_batches(&self, count: u32) -> Option<runtime::Job> {
-        let from_file = self.pipeline.as_ref().is_some_and(|pipeline| matches!(pipeline.schedule, Order::File(..)));
-        (!from_file).then(|| runtime::Job::of(Job { accumulation: count, ..self.clone() }))
-    }
-
+impl Framework for TorchPlan {
     fn refuses(&self) -> Option<Refusal> {
         refuses(self)
     }
@@ -41,7 +31,7 @@ impl Framework for Job {
 }
 
 /// The first thing in a job that has no rules.
-fn refuses(job: &Job) -> Option<Refusal> {
+fn refuses(job: &TorchPlan) -> Option<Refusal> {
     let model = &job.model;
     if model.latent().is_some() && (job.compile || job.tensor.splits() || job.context > 1 || job.unpad) {
         return Some(Refusal::new(
@@ -145,7 +135,7 @@ fn refuses(job: &Job) -> Option<Refusal> {
 }
 
 /// The first thing that has no rules in how a job runs its experts.
-fn run_experts(job: &Job, experts: &Experts) -> Option<Refusal> {
+fn run_experts(job: &TorchPlan, experts: &Experts) -> Option<Refusal> {
     let titan = matches!(job.style.experts, Implementation::Torchtitan { .. });
     let list = [
         (
@@ -177,7 +167,7 @@ fn run_experts(job: &Job, experts: &Experts) -> Option<Refusal> {
 }
 
 /// The first thing in a mixture that has no rules.
-fn mixture(job: &Job, experts: &Experts) -> Option<Refusal> {
+fn mixture(job: &TorchPlan, experts: &Experts) -> Option<Refusal> {
     let router = experts.router;
     let counts = experts.load.tokens_per_expert(experts.count, experts.top_k, job.batch * job.seq);
     // torchtitan scales always, and balances by a bias, whatever loss the model was published with.

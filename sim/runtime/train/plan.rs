@@ -1,7 +1,5 @@
 //! What is decided before the first instruction: graphs of the distinct modules, parameters in registration order.
 
-use super::checkpoint::Checkpoint;
-use super::job::Job;
 pub(in crate::runtime) use super::part::Part;
 use crate::model::Layer;
 use crate::model::autocast;
@@ -14,6 +12,8 @@ use crate::model::layer::KindId;
 use crate::model::operators::Parameters;
 use crate::model::style::{Modules, Rope};
 use crate::model::unpad::unpad;
+use crate::plan::torch::Checkpoint;
+use crate::plan::torch::TorchPlan;
 use crate::program::{DType, ScopeId};
 use crate::runtime::Refusal;
 use crate::runtime::eager::{Keep, Mode, ParamMap};
@@ -23,7 +23,7 @@ use crate::runtime::optimizer::param::{Role, Shape};
 
 impl Part {
     /// The whole model.
-    pub(in crate::runtime) fn whole(job: &Job) -> Part {
+    pub(in crate::runtime) fn whole(job: &TorchPlan) -> Part {
         Part { embedding: true, blocks: 0..job.model.layers.count() as usize, head: true }
     }
 
@@ -50,7 +50,7 @@ pub(in crate::runtime) struct Graphs {
 }
 
 /// Layers as their modules' code has them, a graph for each kind; and of each layer, which is its own.
-fn blocks(job: &Job) -> (Vec<Graph>, Vec<usize>) {
+fn blocks(job: &TorchPlan) -> (Vec<Graph>, Vec<usize>) {
     let (dims, compute) = (dims(job), job.multiplies_in());
     let mut style = job.style;
     if job.compile && style.rope == Rope::ComplexByPosition {
@@ -69,20 +69,20 @@ fn blocks(job: &Job) -> (Vec<Graph>, Vec<usize>) {
     (layers.used().iter().map(write).collect(), layers.ids().map(KindId::index).collect())
 }
 
-fn dims(job: &Job) -> Dims {
+fn dims(job: &TorchPlan) -> Dims {
     block::dims(&job.model, job.batch, job.own_tokens(), job.tensor)
 }
 
 /// What stands before the blocks and behind them. Under autocast code that asks for its input's type is in bf16 wherever a
 /// linear comes before it.
-fn ends(job: &Job) -> (Graph, head::Head) {
+fn ends(job: &TorchPlan) -> (Graph, head::Head) {
     let (dims, compute) = (dims(job), job.multiplies_in());
     let embedding = block::embedding(&job.model, dims, compute, job.style);
     (embedding, head::head(&job.model, dims, compute, (job.loss, job.loss_inside), job.output))
 }
 
 /// What of a job's operators a compiler of blocks, or autocast, has no rules for here, if anything.
-pub(super) fn refuses(job: &Job) -> Option<Refusal> {
+pub(super) fn refuses(job: &TorchPlan) -> Option<Refusal> {
     if !job.compile && job.autocast.is_none() {
         return None;
     }
@@ -97,7 +97,7 @@ pub(super) fn refuses(job: &Job) -> Option<Refusal> {
 }
 
 /// Builds the graphs.
-pub(in crate::runtime) fn graphs(job: &Job) -> Graphs {
+pub(in crate::runtime) fn graphs(job: &TorchPlan) -> Graphs {
     let (mut blocks, of_block) = blocks(job);
     let (mut embedding, mut head) = ends(job);
     if job.autocast.is_some() {
@@ -111,7 +111,7 @@ pub(in crate::runtime) fn graphs(job: &Job) -> Graphs {
 }
 
 /// Compiles each graph once for each policy.
-fn compile_blocks(job: &Job, blocks: &[Graph], of_block: &[usize]) -> (Vec<Compiled>, Vec<Option<usize>>) {
+fn compile_blocks(job: &TorchPlan, blocks: &[Graph], of_block: &[usize]) -> (Vec<Compiled>, Vec<Option<usize>>) {
     if !job.compile {
         return (vec![], vec![None; of_block.len()]);
     }
@@ -160,7 +160,7 @@ pub(in crate::runtime) struct Layout {
     pub ends: Vec<usize>,
 }
 
-pub(in crate::runtime) fn layout(job: &Job, graphs: &Graphs, parts: &[Part]) -> Layout {
+pub(in crate::runtime) fn layout(job: &TorchPlan, graphs: &Graphs, parts: &[Part]) -> Layout {
     let (mut params, mut names) = (vec![], vec![]);
     let mut add = |graph: &Graph, skip: usize, in_block: bool| {
         let first = params.len();
@@ -209,7 +209,7 @@ pub(in crate::runtime) fn layout(job: &Job, graphs: &Graphs, parts: &[Part]) -> 
 }
 
 /// A parameter as the optimizer is told of it, with what it is for. Routed experts' lie behind each other, and have no `.weight`.
-fn told(job: &Job, param: &Param, in_block: bool) -> (Shape, Role) {
+fn told(job: &TorchPlan, param: &Param, in_block: bool) -> (Shape, Role) {
     let Param { name, rows, cols } = *param;
     let routed = titan::is_routed(name) || ["feed_forward.w1", "feed_forward.w2", "feed_forward.w3"].contains(&name);
     match job.model.experts() {
@@ -224,7 +224,7 @@ fn told(job: &Job, param: &Param, in_block: bool) -> (Shape, Role) {
 
 /// The dimension a parameter is sharded on and all others together: its first, but the second of experts' where there are
 /// more ranks than experts (torchtitan, `apply_fsdp_to_decoder`). And whether it is the second.
-fn sharded_dim(job: &Job, param: &Param) -> ((u64, u64), bool) {
+fn sharded_dim(job: &TorchPlan, param: &Param) -> ((u64, u64), bool) {
     let model = &job.model;
     match model.experts() {
         Some(experts) if titan::is_routed(param.name) && u64::from(job.fsdp.shard) > experts.count => {

@@ -1,9 +1,9 @@
 //! Keys that a compiled job does not read.
 
 use super::rule::Rule;
-use crate::runtime::spmd::{Attention, Job};
+use crate::runtime::spmd::{Attention, XlaPlan};
 
-pub(super) const RULES: &[Rule<Job>] = &[
+pub(super) const RULES: &[Rule<XlaPlan>] = &[
     Rule(
         &["xla.sa_block_size", "xla.sa_use_fused_bwd_kernel", "xla.use_tokamax_splash"],
         |plan| plan.job.attention == Attention::DotProduct,

@@ -5,7 +5,7 @@ use toml::{Spanned, Value};
 
 use crate::model::ModelConfig;
 use crate::runtime::megatron::{
-    Block, CudaGraphs, Engine, Implementation, Matmuls, Mesh, Mixture, Pipeline, Recompute, Scope,
+    Block, CudaGraphs, Engine, Implementation, Matmuls, Mesh, Mixture, Pipeline, Recompute, Scope, TokenDispatcher,
 };
 use crate::scenario::error::ScenarioError;
 use crate::scenario::reader::Reader;
@@ -124,7 +124,7 @@ fn refuse(reader: &Reader<'_>, at: &Spanned<Graphs>, cases: &[Case<'_>]) -> Resu
 
 /// Whether experts get as many rows as they have room for, whatever the router says: then nobody asks how many.
 fn pads(mixture: Option<Mixture>) -> bool {
-    mixture.is_none_or(|run| run.capacity.is_some_and(|(_, pads)| pads))
+    mixture.is_none_or(|run| run.capacity.is_some_and(|capacity| capacity.pads))
 }
 
 /// Whether all of a step may be one graph.
@@ -172,8 +172,8 @@ fn layers(
     let experts = model.experts().is_some();
     let dense = model.dense().is_some();
     let attention = whole || scope.attention;
-    let (recompute, again) = (block.recompute, block.again);
-    let alltoall = mixture.is_some_and(|run| run.dispatcher.name == "alltoall");
+    let (recompute, again) = (block.recompute, block.recompute_modules);
+    let alltoall = mixture.is_some_and(|run| run.dispatcher == TokenDispatcher::AllToAll);
     let capacity = mixture.is_some_and(|run| run.capacity.is_some());
     let mixed = (whole || scope.mixture) && experts;
     // `CheckpointWithoutOutput`, which may run again while a graph is captured (`core/tensor_parallel/random.py`).
@@ -251,7 +251,7 @@ fn layers(
             "write megatron.moe_permute_fusion = true",
         ),
         (
-            scope.preprocess && mixture.is_some_and(|run| run.dispatcher.name == "flex"),
+            scope.preprocess && mixture.is_some_and(|run| run.dispatcher == TokenDispatcher::Flex),
             "moe_preprocess of the dispatcher \"flex\" is not simulated",
             "remove \"moe_preprocess\" from the list",
         ),

@@ -4,7 +4,7 @@ use toml::Spanned;
 
 use crate::model::ModelConfig;
 use crate::near::did_you_mean;
-use crate::runtime::megatron::{self, Engine, Job, Mesh, Pipeline};
+use crate::runtime::megatron::{self, Engine, MegatronPlan, Mesh, Pipeline};
 use crate::scenario::assumption::Written;
 use crate::scenario::error::ScenarioError;
 use crate::scenario::reader::{MOST_SMALL, Reader};
@@ -170,14 +170,18 @@ fn instead(reader: &Reader<'_>, virtual_stages: u32, halves: bool) -> String {
 }
 
 /// What does not go with the job's schedule, once all is known.
-pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
+pub(super) fn check(
+    reader: &Reader<'_>,
+    scenario: &written::Scenario,
+    job: &MegatronPlan,
+) -> Result<(), ScenarioError> {
     let Some(refusal) = megatron::refuses_schedule(job) else { return Ok(()) };
-    let Pipeline { schedule, virtual_stages, .. } = &job.pipeline;
+    let Pipeline { schedule, virtual_stages, .. } = &job.split.pipeline;
     let (name, what) = (schedule.name, &refusal.problem);
     let problem = format!("pipeline.schedule = {name:?} asks for {what}, which is not simulated");
     let whole = format!("pipeline.schedule = {:?}", nearest(*virtual_stages, false));
     // Experts are Transformer Engine's.
-    let remedy = match job.mixture {
+    let remedy = match job.split.mixture {
         Some(_) => format!("write {whole}"),
         None => format!("{}, or write {whole}", refusal.remedy.as_deref().unwrap_or_default()),
     };

@@ -4,7 +4,7 @@
 use toml::{Spanned, Value};
 
 use crate::model::ModelConfig;
-use crate::runtime::megatron::{Again, Engine, Implementation, Pipeline, Recompute};
+use crate::runtime::megatron::{Engine, Implementation, Pipeline, Recompute, RecomputeModules};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::reader::Reader;
 use crate::scenario::written::{self, Module};
@@ -14,13 +14,13 @@ pub(super) fn asked(
     reader: &mut Reader<'_>,
     table: &written::Megatron,
     (model, implementation): (&ModelConfig, Implementation),
-) -> Result<(Recompute, Again), ScenarioError> {
+) -> Result<(Recompute, RecomputeModules), ScenarioError> {
     let whole = recompute(reader, table)?;
     let Some(at) = &table.recompute_modules else {
         if model.experts().is_some() {
             reader.assume("megatron.recompute_modules", (), Value::Array(vec![]));
         }
-        return Ok((whole, Again::default()));
+        return Ok((whole, RecomputeModules::default()));
     };
     if matches!(whole, Recompute::Uniform { .. } | Recompute::Block { .. }) {
         let problem = "recompute_modules runs parts of a block again, and megatron.recompute all of it";
@@ -29,7 +29,7 @@ pub(super) fn asked(
     let modules = at.get_ref();
     let has = |module| modules.contains(&module);
     check(reader, (table, at), model)?;
-    let again = Again {
+    let again = RecomputeModules {
         norms: has(Module::Layernorm),
         activation: has(Module::MoeAct),
         up_projection: has(Module::MlaUpProj),

@@ -3,7 +3,7 @@
 use super::super::error::ScenarioError;
 use super::super::reader::Reader;
 use super::super::written;
-use crate::runtime::zero::{Job, Quantized, Stage};
+use crate::runtime::zero::{Quantized, Stage, ZeroPlan};
 
 /// `zero_quantized_weights`, `zero_quantized_gradients`, of so many ranks on nodes of so many chips.
 pub(super) fn quantized(
@@ -34,7 +34,7 @@ pub(super) fn quantized(
 }
 
 /// Whether every part can be cut into groups.
-pub(super) fn check(reader: &Reader<'_>, table: &written::Zero, job: &Job) -> Result<(), ScenarioError> {
+pub(super) fn check(reader: &Reader<'_>, table: &written::Zero, job: &ZeroPlan) -> Result<(), ScenarioError> {
     let Some(at) = table.zero_quantized_weights.as_ref().filter(|_| job.zero.quantized.weights) else { return Ok(()) };
     let persists = job.zero.gathering.persist;
     let (_, parts) = job.groups();

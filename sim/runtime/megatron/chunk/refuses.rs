@@ -2,25 +2,25 @@
 
 use super::Chunk;
 use crate::model::{Norm, NormPlacement, Position, QkNorm};
+use crate::plan::megatron::{Core, Fp8Recipe, Implementation, Matmuls, Split};
 use crate::runtime::Refusal;
-use crate::runtime::megatron::job::{Core, Fp8Recipe, Implementation, Job, Matmuls};
 use crate::runtime::megatron::refused::{FP8, FP8_SIZES};
 use crate::runtime::megatron::{builder, experts, latent, mtp};
 
 /// Whether fp8 has blockwise scales, with its parameters kept in fp8 or in any case.
-fn is_blockwise(job: &Job, parameters: bool) -> bool {
+fn is_blockwise(job: &Split, parameters: bool) -> bool {
     job.matmuls.fp8().is_some_and(|fp8| fp8.recipe == Fp8Recipe::Blockwise && (fp8.parameters || !parameters))
 }
 
 /// Whether norms on queries and keys, if any, are of a head each, without biases and Transformer Engine's.
-fn heads_norms(job: &Job) -> bool {
+fn heads_norms(job: &Split) -> bool {
     let engine = job.block.implementation == Implementation::TransformerEngine;
     engine && job.model.qk_norm() == Some(QkNorm::PerHead) && job.model.norms().kind == Norm::Rms
 }
 
 /// Whether tensor cores can multiply all sizes in fp8: widths in 16s, tokens in 8s
 /// (`transformer_engine/pytorch/utils.py`, `assert_dim_for_fp8_exec`).
-fn multiplies_in_fp8(job: &Job) -> bool {
+fn multiplies_in_fp8(job: &Split) -> bool {
     let d = builder::dims(job);
     let widths = [d.d, d.n * d.h, (d.n + 2 * d.k) * d.h, d.f];
     d.tokens().is_multiple_of(8) && widths.iter().all(|width| width.is_multiple_of(16))
@@ -28,7 +28,7 @@ fn multiplies_in_fp8(job: &Job) -> bool {
 
 /// Whether blocks of 128 numbers end where the parts of a sequence that ranks hold do, which are quantised before they are
 /// gathered (`utils.py`, `assert_dim_for_all_gather`).
-fn parts_fill_blocks(job: &Job) -> bool {
+fn parts_fill_blocks(job: &Split) -> bool {
     let d = builder::dims(job);
     let ranks = job.model.latent().map_or([None; 2], |latent| [latent.query_rank, Some(latent.rank)]);
     let sizes = [d.local_tokens(), d.d].into_iter().chain(ranks.into_iter().flatten());
@@ -37,7 +37,7 @@ fn parts_fill_blocks(job: &Job) -> bool {
 
 impl Chunk {
     /// What of a job has no rules here, if anything: [`Chunk::new`] is for the others.
-    pub fn refuses(job: &Job) -> Option<Refusal> {
+    pub fn refuses(job: &Split) -> Option<Refusal> {
         let (model, engine) = (&job.model, job.block.implementation == Implementation::TransformerEngine);
         let cases = [
             (
@@ -104,7 +104,7 @@ impl Chunk {
                 Refusal::new("window-flash-core", "a sliding window without a flash core").on("megatron.attention"),
             ),
             (
-                model.has_windows() && job.mesh.cp > 1 && !job.mesh.sharing.way.windows,
+                model.has_windows() && job.mesh.cp > 1 && !job.mesh.sharing.comm_type.has_windows(),
                 Refusal::new("window-ring", "a sliding window of a sequence whose keys go round a ring")
                     .on("megatron.cp_comm_type"),
             ),

@@ -1,9 +1,9 @@
 //! Attention, forward and backward: the splash kernel, or matmuls around a softmax.
 
 use super::state::{FULL, HALF, Step};
+use crate::plan::xla::Attention;
+use crate::plan::xla::Policy;
 use crate::program::{AttentionShape, Category, Collective, DType, MatmulLayout, MemoryKind, Pass, Work};
-use crate::runtime::spmd::job::Attention;
-use crate::runtime::spmd::policy::Policy;
 use crate::runtime::spmd::tape::Value;
 
 /// Lanes of a vector register: the kernel writes each row's log-sum-exp on all of them

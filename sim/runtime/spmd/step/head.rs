@@ -2,9 +2,9 @@
 
 use super::shards::Gathered;
 use super::state::{FULL, HALF, Step};
+use crate::plan::xla::Targets;
+use crate::plan::xla::flags::Overlap;
 use crate::program::{Category, Collective, Comm, DType, MatmulLayout, MemoryKind, Pass, Work};
-use crate::runtime::spmd::flags::Overlap;
-use crate::runtime::spmd::job::Targets;
 use crate::runtime::spmd::tape::Value;
 
 impl Step<'_> {

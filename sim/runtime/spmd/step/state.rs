@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use super::shards::Among;
 use crate::model::layer::KindId;
+use crate::plan::xla::Pipeline;
+use crate::plan::xla::XlaPlan;
+use crate::plan::xla::{Keep, Policy};
 use crate::program::{Category, Collective, Comm, DType, GroupId, MemoryKind, ScopeId, Work};
 use crate::runtime::spmd::block::{Block, Named, Tensor};
-use crate::runtime::spmd::job::Job;
-use crate::runtime::spmd::pipeline::Pipeline;
-use crate::runtime::spmd::policy::{Keep, Policy};
 use crate::runtime::spmd::room::Room;
 use crate::runtime::spmd::tape::{At, FROM_HOST, TO_HOST, Tape, Value};
 use crate::units::Bytes;
@@ -73,9 +73,9 @@ pub(super) struct Late {
 /// A step being written.
 pub(super) struct Step<'j> {
     /// What is run: all of it, or of a micro-batch, in a pipeline's loop.
-    pub(super) job: &'j Job,
+    pub(super) job: &'j XlaPlan,
     /// The other of both.
-    pub(super) other: Option<&'j Job>,
+    pub(super) other: Option<&'j XlaPlan>,
     /// The loop of the pipeline that is being written.
     pub(super) staged: Option<Pipeline>,
     /// All weights of a stage, where they are gathered once.
@@ -125,7 +125,12 @@ pub(super) struct Step<'j> {
 }
 
 impl<'j> Step<'j> {
-    pub(super) fn new((job, micro): (&'j Job, Option<&'j Job>), room: Room, groups: Groups, scopes: Scopes) -> Self {
+    pub(super) fn new(
+        (job, micro): (&'j XlaPlan, Option<&'j XlaPlan>),
+        room: Room,
+        groups: Groups,
+        scopes: Scopes,
+    ) -> Self {
         let staged = job.pipeline.map_or(0, |all| all.layers_per_stage as usize);
         let kinds = (0..scopes.layers.len()).map(|at| (at < staged, job.model.layers.id(at as u64)));
         let mut seen: Vec<(bool, KindId)> = vec![];
@@ -251,7 +256,7 @@ impl<'j> Step<'j> {
 
 impl Variant {
     /// Blocks of a kind of layer.
-    fn new(job: &Job, kind: KindId) -> Variant {
+    fn new(job: &XlaPlan, kind: KindId) -> Variant {
         let block = Block::of(job, &job.model.layers.kinds()[kind.index()]);
         let (mut kept, again) = (job.remat.kept(&block), job.remat.again(&block));
         if job.remat == Policy::None && !job.scan {

@@ -11,7 +11,7 @@ use crate::program::Group;
 
 /// Sizes of the axes, over ICI unless named otherwise; ranks in this order, `tensor` fastest. MaxText has `expert` inside
 /// `tensor`, which differs where both are larger than one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Mesh {
     /// `dcn_data_parallelism`: replicas of the slice, over DCN.
     pub dcn_data: u32,
@@ -94,53 +94,53 @@ impl Mesh {
     }
 
     /// Who gathers weights and scatters their gradients.
-    pub(super) fn fsdp_group(self) -> Group {
+    pub(crate) fn fsdp_group(self) -> Group {
         Group::new("fsdp", self.shards(), self.tensor)
     }
 
     /// Who holds the parts of a sequence.
-    pub(super) fn context_group(self) -> Group {
+    pub(crate) fn context_group(self) -> Group {
         Group::new("context", self.context, self.expert * self.tensor)
     }
 
     /// Who gathers an expert's weights and scatters their gradients.
-    pub(super) fn expert_fsdp_group(self) -> Group {
+    pub(crate) fn expert_fsdp_group(self) -> Group {
         Group::new("expert_fsdp", self.expert_shards(), self.expert * self.tensor)
     }
 
     /// Who has different experts, and sends tokens to one another.
-    pub(super) fn expert_group(self) -> Group {
+    pub(crate) fn expert_group(self) -> Group {
         Group::new("expert", self.expert, self.tensor)
     }
 
     /// Who has other tokens, or other parts of a sequence, on all slices.
-    pub(super) fn batch_group(self) -> Group {
+    pub(crate) fn batch_group(self) -> Group {
         Group::new("batch", self.ranks() / self.tensor, self.tensor)
     }
 
     /// Who holds the parts of a head or of an MLP's width.
-    pub(super) fn tensor_group(self) -> Group {
+    pub(crate) fn tensor_group(self) -> Group {
         Group::new("tensor", self.tensor, 1)
     }
 
     /// Who adds up sharded gradients: replicas in a slice and across slices. With a pipeline they are one or the other.
-    pub(super) fn data_group(self) -> Group {
+    pub(crate) fn data_group(self) -> Group {
         let between = if self.data > 1 { 1 } else { self.stages() };
         Group::new("data", self.replicas(), between * self.shards() * self.tensor)
     }
 
     /// Who has other tokens of a stage, in a slice, where no sequence is shared.
-    pub(super) fn data_fsdp_group(self) -> Group {
+    pub(crate) fn data_fsdp_group(self) -> Group {
         Group::new("data_fsdp", self.data * self.shards(), self.tensor)
     }
 
     /// Who sends a stage's results to the next, and the last to the first.
-    pub(super) fn stage_group(self) -> Group {
+    pub(crate) fn stage_group(self) -> Group {
         Group::new("stage", self.stages(), self.data * self.shards() * self.tensor)
     }
 
     /// Who adds up gradients of what lies on no stage.
-    pub(super) fn stage_data_group(self) -> Group {
+    pub(crate) fn stage_data_group(self) -> Group {
         Group::new("stage_data", self.stages() * self.replicas(), self.shards() * self.tensor)
     }
 }

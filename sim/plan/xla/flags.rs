@@ -1,7 +1,7 @@
 //! What the compiler's flags let it do with collectives, by the groups of MaxText's `benchmarks/xla_flags_library.py`.
 
 /// Where a collective runs relative to the computation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Overlap {
     /// The computation waits for it.
     None,
@@ -12,7 +12,7 @@ pub enum Overlap {
 }
 
 /// A set of flags, as far as it changes what is simulated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Flags {
     /// All-gathers of weights in forward.
     pub gather_forward: Overlap,

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 /// What becomes of a named tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Keep {
     /// Computed again in backward.
@@ -29,7 +29,7 @@ pub const TENSORS: [&str; 9] = [
 ];
 
 /// A policy: what becomes of each of [`TENSORS`], or that nothing is computed again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Policy {
     /// `none`: whatever backward needs is kept in HBM.
     None,

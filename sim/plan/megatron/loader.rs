@@ -1,7 +1,7 @@
 //! Where micro-batches come from.
 
 /// Where micro-batches come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Loader {
     /// They are on the device.
     There,

@@ -15,7 +15,7 @@
 use super::policy::Policy;
 
 /// How blocks are run in a pipeline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Pipeline {
     /// Its stages.
     pub stages: u64,

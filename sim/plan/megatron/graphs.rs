@@ -1,7 +1,7 @@
 //! What of a step is captured in CUDA graphs.
 
 /// What is captured (`--cuda-graph-impl`, `--cuda-graph-scope`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum CudaGraphs {
     /// Nothing.
     #[default]
@@ -13,7 +13,7 @@ pub enum CudaGraphs {
 }
 
 /// Parts of a block that are captured; none of them: all of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Scope {
     /// `attn`: attention and its residual.
     pub attention: bool,

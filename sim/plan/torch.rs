@@ -1,28 +1,35 @@
 //! A training job of PyTorch's own runtimes, fully decided.
 
-use super::checkpoint::Checkpoint;
-use super::looped::{KeepLogits, Loop};
-use super::pipeline::stages::Pipeline;
+mod checkpoint;
+pub mod fsdp;
+mod looped;
+mod pipeline;
+mod rotate;
+
+pub use checkpoint::Checkpoint;
+pub use looped::{KeepLogits, Loop};
+pub use pipeline::{Order, Pipeline};
+pub use rotate::{Method, Rotate};
+
+use super::eager::Settings;
+use super::optimizer::Optimizer;
 use crate::model::ModelConfig;
 use crate::model::fuse::Float8;
 use crate::model::head::Loss;
 use crate::model::style::Style;
 use crate::model::tensor::TensorParallel;
 use crate::program::DType;
-use crate::runtime::compiled::Rotate;
-use crate::runtime::eager::Settings;
-use crate::runtime::fsdp::{Fsdp, Reshard};
-use crate::runtime::optimizer::Optimizer;
+use fsdp::{Fsdp, Reshard};
 
 /// `torch.autocast` in bf16 around forward and loss of fp32 parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Autocast {
     /// Whether it keeps the weights it has cast until it ends (`cache_enabled`).
     pub cache: bool,
 }
 
 /// How parameters are initialised.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Initialisation {
     /// In place, or elsewhere: nothing is left.
     #[default]
@@ -32,8 +39,8 @@ pub enum Initialisation {
 }
 
 /// A training job, fully decided.
-#[derive(Clone, Debug)]
-pub struct Job {
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub struct TorchPlan {
     /// The model.
     pub model: ModelConfig,
     /// Sequences per micro-batch and rank.
@@ -112,7 +119,7 @@ pub struct Job {
     pub output: Option<DType>,
 }
 
-impl Job {
+impl TorchPlan {
     /// The type that matmuls multiply in.
     pub fn multiplies_in(&self) -> DType {
         if self.autocast.is_some() { DType::Bf16 } else { self.fsdp.mixed_precision.compute() }
@@ -130,13 +137,13 @@ impl Job {
 
     /// Whether the head stays gathered after the model's forward in the first step alone: a loss that gathers it itself sets its
     /// policy for all steps after (`torchtitan/components/loss.py:769`, 0.3.0).
-    pub(super) fn first_step_keeps_head(&self) -> bool {
+    pub(crate) fn first_step_keeps_head(&self) -> bool {
         let unshards = matches!(self.loss, Loss::ChunkedGradients { unshards: true, .. });
         unshards && self.pipeline.is_none() && self.fsdp.wrap.head.is_some_and(|policy| policy != Reshard::Always)
     }
 
     /// Whether the first step is another than those after it.
-    pub(super) fn first_step_differs(&self) -> bool {
+    pub(crate) fn first_step_differs(&self) -> bool {
         self.cuda_graphs || self.first_step_keeps_head()
     }
 

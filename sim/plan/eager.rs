@@ -1,12 +1,11 @@
 //! Settings of eager execution.
 
-use super::keep::Keep;
-use super::offload::Offload;
+use crate::model::operators::Saved;
 use crate::model::style::NormCode;
-use crate::program::Dispatch;
+use crate::program::{Dispatch, StreamId};
 
 /// Whose kernels LayerNorm is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum LayerNorm {
     /// PyTorch's.
     Torch,
@@ -16,17 +15,34 @@ pub enum LayerNorm {
     Persistent,
 }
 
-/// How a forward runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Autograd saves what backward needs.
-    Train,
-    /// Under activation checkpointing: nothing is saved but what the policy keeps.
-    Checkpoint(Keep),
+/// A set of [`Saved`] operators.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
+pub struct SavedOps(u8);
+
+impl SavedOps {
+    /// The set with one more.
+    #[must_use]
+    pub fn with(self, op: Saved) -> SavedOps {
+        SavedOps(self.0 | 1 << op as u8)
+    }
+
+    /// Whether an operator is in it.
+    pub fn has(self, op: Saved) -> bool {
+        self.0 & 1 << op as u8 != 0
+    }
+}
+
+/// Where copies of values that are kept in the host's memory run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub enum Offload {
+    /// In the default stream.
+    DefaultStream,
+    /// In a stream of their own.
+    OwnStream(StreamId),
 }
 
 /// Settings of eager execution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Settings {
     /// cuBLAS workspace, taken and given back by each matmul \[B\].
     pub workspace: u64,
@@ -51,7 +67,7 @@ pub struct Settings {
     /// Whether every call of attention first reads an answer back from the device (transformers' flash attention asks
     /// whether positions are packed).
     pub attention_reads_back: bool,
-    /// Whether attention is FlexAttention, compiled on its own ([`flex`](super::flex)).
+    /// Whether attention is FlexAttention, compiled on its own.
     pub flex_attention: bool,
     /// Whether the logits go once they are cast for the loss: no variable names them.
     pub unnamed_logits: bool,

@@ -1,7 +1,7 @@
 //! Settings of Megatron-FSDP.
 
 /// What replicas share of a model's parameters (`--data-parallel-sharding-strategy`), each more than the one before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub enum Strategy {
     /// `no_shard`: nothing.
     Whole,
@@ -14,7 +14,7 @@ pub enum Strategy {
 }
 
 /// Megatron-FSDP (`--use-megatron-fsdp`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Fsdp {
     /// What is shared.
     pub strategy: Strategy,

@@ -1,7 +1,7 @@
 //! What a training loop does around forward, backward and optimizer.
 
 /// What the loop does besides forward, backward and optimizer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Loop {
     /// Cross-entropy metrics computed on the logits of each micro-batch.
     pub train_metrics: u32,
@@ -10,7 +10,7 @@ pub struct Loop {
 }
 
 /// How long the loop's variable holds the logits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum KeepLogits {
     /// It has none: they go when the loss has been computed.
     #[default]

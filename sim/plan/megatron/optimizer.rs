@@ -3,7 +3,7 @@
 use crate::program::DType;
 
 /// The optimizer: Adam with decoupled weight decay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Optimizer {
     /// `--use-distributed-optimizer`: each data-parallel rank keeps and steps a part.
     pub distributed: bool,

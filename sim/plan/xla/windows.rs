@@ -8,15 +8,18 @@
 //! It has no windows at all where there would be more than [`MOST`], or where chips with other tokens have the same shard
 //! (`tests/oracles/xla-windows.json`).
 
+use crate::units::Finite;
+
 /// Windows that a matmul has at most (`max_windowed_einsum_iteration`, its default).
 pub const MOST: u32 = 32;
 
 /// What the partitioner knows of the chip and of the chips that share a weight.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Windows {
     /// Rows of a matmul that take as long as its weight takes over one axis: peak arithmetic \[FLOP/s\] over bandwidth of an
     /// axis, both ways \[B/s\]; a weight's number is two bytes, and two operations a row.
-    pub even_rows: f64,
+    /// None: the network has no axes, and nothing is exchanged in windows.
+    pub even_rows: Option<Finite>,
     /// Axes that a collective among those who share a weight is taken to use at once: one, and one more for each that closes
     /// into a ring; both of a slice of 2x2.
     pub axes: u32,
@@ -27,7 +30,8 @@ pub struct Windows {
 impl Windows {
     /// Whether a matmul of so many rows exchanges with `shards` chips in windows.
     pub fn pay(self, rows: u64, shards: u32) -> bool {
-        let matmul = rows as f64 / self.even_rows;
+        let Some(even_rows) = self.even_rows else { return false };
+        let matmul = rows as f64 / even_rows.get();
         let (axis, axes) = (1.0, f64::from(self.axes));
         let gains = matmul.max(axis) + 2.0 * axis / f64::from(shards) < matmul + axis / axes;
         self.apart && shards <= MOST && gains

@@ -10,7 +10,7 @@
 use crate::units::Time;
 
 /// A run, as far as compiling is spread over it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Run {
     /// Its steps, where the file has them.
     pub steps: Option<u64>,

@@ -1,31 +1,37 @@
 //! A training job on XLA, fully decided.
 
+mod compile;
+pub mod flags;
+mod mesh;
+mod pipeline;
+mod policy;
+mod windows;
+
+pub use compile::{Run, compiled_in};
+pub use flags::Flags;
+pub use mesh::Mesh;
+pub use pipeline::Pipeline;
+pub use policy::{Keep, Policy, TENSORS};
+pub use windows::Windows;
+
 use serde::Deserialize;
 
-use super::compile::Run;
-use super::flags::{Flags, Overlap};
-use super::mesh::Mesh;
-use super::pipeline::Pipeline;
-use super::policy::Policy;
-use super::windows::Windows;
+use crate::model::ModelConfig;
 use crate::model::experts::Experts;
-use crate::model::{Gating, ModelConfig, Norm, NormPlacement, Position};
-use crate::program::DType;
-use crate::runtime::Refusal;
-use crate::runtime::optimizer::{Asked, Caller, How, Optimizer};
-use crate::units::Bytes;
+use crate::units::{Bytes, Finite};
+use flags::Overlap;
 
 /// Windows that are written out one by one; more of them are a loop. Steps on four shards have no loops, on eight and more they have
 /// (`tests/oracles/xla_steps.json`).
-pub(super) const UNROLLED: u32 = 4;
+pub(crate) const UNROLLED: u32 = 4;
 
-/// The most blocks, and words on a chip, with which nothing of a loss was left for when the loop back is over: see [`Job::late_loss`].
+/// The most blocks, and words on a chip, with which nothing of a loss was left for when the loop back is over: see [`XlaPlan::late_loss`].
 const FEW_BLOCKS: u64 = 10;
 const FEW_ONE_HOT: u64 = 16;
 const FEW_WORDS: u64 = 32_000;
 
 /// How attention is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Attention {
     /// The splash kernel; gradients of queries, keys and values in one kernel, or in two.
     Splash {
@@ -37,7 +43,7 @@ pub enum Attention {
 }
 
 /// How the loss finds the logit of the right word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Targets {
     /// By a product with one-hot rows (MaxText's `cross_entropy_with_logits`): everything is elementwise or a sum, and the
@@ -48,7 +54,7 @@ pub enum Targets {
 }
 
 /// What linears of blocks multiply in, by MaxText's name (`quantization`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantization {
     /// AQT: forward and the gradient of the input in int8, each operand scaled by its own maximum; weight gradients in
@@ -62,8 +68,8 @@ pub enum Quantization {
 }
 
 /// A training job, fully decided.
-#[derive(Clone, Debug)]
-pub struct Job {
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub struct XlaPlan {
     /// The model.
     pub model: ModelConfig,
     /// Sequences of a step on each chip (`per_device_batch_size`); fewer than one where chips share a sequence.
@@ -97,7 +103,7 @@ pub struct Job {
     /// Embedding by a matmul with one-hot rows (`use_iota_embed`).
     pub iota_embed: bool,
     /// Places of experts over tokens sent (`capacity_factor`); none where the model has no experts.
-    pub capacity_factor: Option<f64>,
+    pub capacity_factor: Option<Finite>,
     /// What goes over the expert axis: tokens to experts that stay where they are, or experts' weights.
     pub send_tokens: bool,
     /// Whether gradients are clipped to a norm.
@@ -110,22 +116,22 @@ pub struct Job {
     pub host_syncs: u32,
 }
 
-impl Job {
+impl XlaPlan {
     /// Tokens on each chip in a step.
     pub fn own_tokens(&self) -> u64 {
         self.batch * self.seq / u64::from(self.mesh.context)
     }
 
     /// What a stage computes at a time: a chip's part of a micro-batch.
-    pub(crate) fn micro_batch(&self) -> Option<Job> {
+    pub(crate) fn micro_batch(&self) -> Option<XlaPlan> {
         let pipeline = self.pipeline?;
         let batch = self.batch * pipeline.stages / pipeline.micro_batches;
-        Some(Job { batch, remat: pipeline.remat, scan: true, ..self.clone() })
+        Some(XlaPlan { batch, remat: pipeline.remat, scan: true, ..self.clone() })
     }
 
     /// Places of all experts for a sequence: as many for each (`moe.py`, `generate_masks`).
     pub fn places(&self, experts: &Experts) -> u64 {
-        let sent = (self.seq * experts.top_k) as f64 * self.capacity_factor.unwrap_or(1.0);
+        let sent = (self.seq * experts.top_k) as f64 * self.capacity_factor.map_or(1.0, Finite::get);
         (sent / experts.count as f64).floor().max(1.0) as u64 * experts.count
     }
 
@@ -142,49 +148,6 @@ impl Job {
     /// Numbers of a token that a chip holds between the halves of a block.
     pub fn stream(&self) -> u64 {
         if self.activation_embed { self.model.width / u64::from(self.mesh.tensor) } else { self.model.width }
-    }
-
-    /// What of it is only simulated: no program is written for it.
-    pub fn only_simulated(&self) -> Option<Refusal> {
-        let model = &self.model;
-        let cases = [
-            (
-                model.latent().is_some() || model.has_sinks(),
-                Refusal::new("step-latent-attention-or-sinks", "latent attention, and sinks"),
-            ),
-            (model.norms().kind != Norm::Rms, Refusal::new("step-norm", "norms other than RMSNorm")),
-            (
-                !matches!(model.norms().placement, NormPlacement::Pre | NormPlacement::PreAndPost),
-                Refusal::new("step-parallel-blocks", "attention and feed-forward side by side"),
-            ),
-            (
-                !matches!(model.position, Position::Rope { .. }),
-                Refusal::new("step-positions", "positions other than rotary ones"),
-            ),
-            (
-                !matches!(model.gating(), Gating::Gated(_)),
-                Refusal::new("step-ungated", "a feed-forward without a gate"),
-            ),
-            (model.has_biases(), Refusal::new("step-biases", "biases")),
-            (
-                self.quantization.is_some(),
-                Refusal::new("step-quantised", "linears in eight bits").on("xla.quantization"),
-            ),
-            (
-                self.pipeline.is_some(),
-                Refusal::new("step-pipeline", "a pipeline axis: set mesh.pipeline and mesh.dcn_pipeline to 1")
-                    .on("mesh.pipeline"),
-            ),
-            (
-                self.activation_embed && self.mesh.tensor > 1,
-                Refusal::new(
-                    "step-split-activations",
-                    "activations on the tensor axis, MaxText's default: set xla.activation_embed = false",
-                )
-                .on("xla.activation_embed"),
-            ),
-        ];
-        Refusal::first(cases)
     }
 
     /// Whether matmuls with weights are loops over windows, of which no more than [`UNROLLED`] are written out: around a pipeline's
@@ -207,12 +170,6 @@ impl Job {
         let blocks = if one_hot { FEW_ONE_HOT } else { FEW_BLOCKS };
         let few = !self.scan || (self.model.layers.count() <= blocks && words <= FEW_WORDS);
         self.pipeline.is_none() && !self.in_loops(false) && self.vocab_tiling < 2 && !few
-    }
-
-    /// The optimizer.
-    pub(crate) fn optimizer(&self) -> Optimizer {
-        let first = if self.half_moment { DType::Bf16 } else { DType::Fp32 };
-        Optimizer::of(Caller::Xla, &Asked { moments: [first, DType::Fp32], ..Asked::plain(How::Fused) })
     }
 
     /// Tokens of one step of the whole job: chips of the tensor axis share theirs.

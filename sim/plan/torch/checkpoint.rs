@@ -1,9 +1,9 @@
 //! Activation checkpointing, block by block.
 
-use crate::runtime::eager::SavedOps;
+use crate::plan::eager::SavedOps;
 
 /// What each block does about its activations.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Checkpoint {
     /// Keep everything autograd saves.
     None,

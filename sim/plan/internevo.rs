@@ -1,20 +1,20 @@
 //! A job under InternEvo.
 
+use super::megatron::Split;
 use crate::program::Group;
-use crate::runtime::megatron;
 
 /// A training job, fully decided.
-#[derive(Clone, Debug)]
-pub struct Job {
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub struct InternEvoPlan {
     /// The model, and how it is split.
-    pub split: megatron::Job,
+    pub split: Split,
     /// `parallel.zero1`: replicas over which optimizer states are spread.
     pub zero1: u32,
     /// `hybrid_zero_optimizer.reduce_bucket_size`: elements of a bucket, at most.
     pub bucket: u64,
 }
 
-impl Job {
+impl InternEvoPlan {
     /// The ranks over which optimizer states are spread.
     pub fn owners(&self) -> Group {
         Group::new("zero1", self.zero1, self.split.mesh.tp)
