@@ -129,7 +129,7 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, (loss, inside): (Loss, 
         h = norm_op(g, kind, dims.local_tokens(), x, ("norm", "norm.weight", "norm.bias"));
     }
     let norm = g.ops();
-    let weight = g.param("output.weight", dims.v, m.width);
+    let weight = g.table("output.weight", dims.v, m.width);
     let after_norm = |g: &mut GraphBuilder| {
         if m.final_norm.is_some() {
             g.drop_values(&[h]);

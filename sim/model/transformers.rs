@@ -303,10 +303,10 @@ fn dropout(g: &mut GraphBuilder, value: ValueId, probability: f64) -> ValueId {
 pub fn embedding(m: &ModelConfig, dims: Dims, compute: DType) -> Graph {
     let (mut graph, tokens) = GraphBuilder::new("tok_embeddings", dims, compute, ("tokens_BS", BS, DType::Int64));
     let g = &mut graph;
-    let table = g.param("tok_embeddings.weight", dims.v, m.width);
+    let table = g.table("tok_embeddings.weight", dims.v, m.width);
     let mut h = g.op("tok_embeddings", OpKind::Embedding, &[tokens], &[table], ("h_BSD", BSD));
     if let Position::Learned { positions } = m.position {
-        let table = g.param("pos_embeddings.weight", positions, m.width);
+        let table = g.table("pos_embeddings.weight", positions, m.width);
         // OPT counts the positions of each sequence.
         let (rows, shape) = if m.model_type == "opt" { (BS, BSD) } else { (S, SD) };
         let rows = g.op_in("pos_embeddings", OpKind::POSITIONS, &[], &[], ("pos_S", rows), DType::Int64);

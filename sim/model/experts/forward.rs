@@ -40,9 +40,9 @@ impl Params {
             let last = g.param("feed_forward.shared_experts.w2.weight", d, width);
             (first, last, gated.then(|| g.param("feed_forward.shared_experts.w3.weight", width, d)))
         });
-        let w1 = g.param("feed_forward.w1", e, d * x);
-        let w3 = gated.then(|| g.param("feed_forward.w3", e, d * x));
-        let w2 = g.param("feed_forward.w2", e, x * d);
+        let w1 = g.experts("feed_forward.w1", e, (x, d));
+        let w3 = gated.then(|| g.experts("feed_forward.w3", e, (x, d)));
+        let w2 = g.experts("feed_forward.w2", e, (d, x));
         Params { gate, shared, w1, w3, w2 }
     }
 }

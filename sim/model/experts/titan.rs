@@ -43,9 +43,9 @@ impl Params {
         let (Dims { d, e, x, .. }, width) = (g.dims(), experts.shared);
         let gated = matches!(experts.gating, Gating::Gated(_));
         let own = e / ranks;
-        let w1 = g.param("moe.experts.w1", own, x * d);
-        let w2 = g.param("moe.experts.w2", own, d * x);
-        let w3 = gated.then(|| g.param("moe.experts.w3", own, x * d));
+        let w1 = g.experts("moe.experts.w1", own, (x, d));
+        let w2 = g.experts("moe.experts.w2", own, (d, x));
+        let w3 = gated.then(|| g.experts("moe.experts.w3", own, (x, d)));
         let gate = g.param("moe.router.gate.weight", e, d);
         let shared = (width > 0).then(|| {
             let first = g.param("moe.shared_experts.w1.weight", width, d);

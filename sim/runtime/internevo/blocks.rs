@@ -47,7 +47,7 @@ fn linear(inputs: u64, outputs: u64, reads: Reads, biased: bool) -> OpKind {
 fn embedding(job: &Split) -> Graph {
     let (mut g, tokens, dims) = builder(job, "embedding", ("tokens_BS", BS));
     g.input("positions_BS", BS, job.dtype);
-    let table = g.param("word_embeddings.weight", job.model.vocab, dims.d / dims.tensor.ranks);
+    let table = g.table("word_embeddings.weight", job.model.vocab, dims.d / dims.tensor.ranks);
     let out = g.op("embedding", OpKind::InternLm(InternLmOp::Embed), &[tokens], &[table], ("h_BSD", BSD));
     g.finish(out)
 }
@@ -122,7 +122,7 @@ fn head(job: &Split) -> Graph {
     let (mut g, x, dims) = builder(job, "head", ("h_BSD", BSD));
     g.input("labels_BS", BS, DType::Fp32);
     let norm = g.param("norm.weight", dims.d, 1);
-    let weight = g.param("head.weight", dims.v, dims.d);
+    let weight = g.table("head.weight", dims.v, dims.d);
     let kind = OpKind::InternLm(InternLmOp::Norm { adds: false, recompute: false });
     let hn = g.op("norm", kind, &[x], &[norm], ("xn_BSD", BSD));
     let logits = g.op("head", linear(dims.d, dims.v, copied(dims), false), &[hn], &[weight], ("logits_BSV", BSV));

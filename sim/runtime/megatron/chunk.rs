@@ -44,8 +44,6 @@ const LAYERS: &str = "decoder.layers.";
 const WORDS: &str = "word_embeddings.weight";
 const POSITIONS: &str = "position_embeddings.weight";
 const HEAD: &str = "output_layer.weight";
-/// InternEvo's name of it.
-const INTERNEVO_HEAD: &str = "head.weight";
 
 /// The attention mask among a block's values.
 const MASK: usize = 1;
@@ -54,16 +52,6 @@ const MASK: usize = 1;
 fn multiplies(param: &Param) -> bool {
     let other = [WORDS, POSITIONS, HEAD].contains(&param.name) || param.name.starts_with(experts::ROUTER);
     param.cols > 1 && !other
-}
-
-/// What a parameter is for.
-fn role(param: &Param) -> Role {
-    match param.name {
-        _ if param.cols == 1 => Role::Vector,
-        WORDS | POSITIONS | HEAD | INTERNEVO_HEAD => Role::Table,
-        name if name.starts_with(experts::EXPERT) => Role::Expert,
-        _ => Role::Matrix,
-    }
 }
 
 /// A parameter of a chunk, this rank's part.
@@ -152,7 +140,7 @@ impl Chunk {
             let name = format!("{prefix}{}", param.name);
             let fp8 = multiplies(param) && job.matmuls.fp8().is_some_and(|fp8| fp8.parameters);
             let expert = job.mesh.spreads_experts() && param.name.starts_with(experts::EXPERT);
-            let (elements, shape, role) = (param.elements(), Shape::matrix(param.rows, param.cols), role(param));
+            let (elements, shape, role) = (param.elements(), param.shape, param.role);
             params.push(ChunkParam { name, elements, partial, word_embedding, fp8, expert, shape, role, block });
         };
         for param in embedding.iter().chain(&copied).flat_map(|graph| &graph.params) {

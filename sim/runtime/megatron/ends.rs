@@ -29,13 +29,13 @@ fn embedded(job: &Split, input: (&'static str, &'static [Axis]), summed: bool) -
     let positions = m.g.input("positions_BS", BS, job.dtype);
     let mut params = vec![];
     if !summed {
-        params.push(m.g.param("word_embeddings.weight", m.dims.v, m.dims.d));
+        params.push(m.g.table("word_embeddings.weight", m.dims.v, m.dims.d));
     }
     let learned = match job.model.position {
         Position::Learned { positions } => Some(positions),
         _ => None,
     };
-    params.extend(learned.map(|rows| m.g.param("position_embeddings.weight", rows, m.dims.d)));
+    params.extend(learned.map(|rows| m.g.table("position_embeddings.weight", rows, m.dims.d)));
     let kind = MegatronOp::Embed { learned: learned.is_some(), dropout: job.block.hidden_dropout, summed };
     let mut out = m.megatron("embedding", kind, &[tokens, positions], &params, ("h_LBD", BLD));
     if job.model.embedding_norm.is_some() {
@@ -55,7 +55,7 @@ fn head(job: &Split) -> Graph {
     let (mut m, x) = modules(job, "head", ("h_LBD", BLD));
     let mask = m.g.input("loss_mask_BS", BS, DType::Fp32);
     let ln = m.norm_params("decoder.final_layernorm.weight", "decoder.final_layernorm.bias");
-    let weight = m.g.param("output_layer.weight", m.dims.v, m.dims.d);
+    let weight = m.g.table("output_layer.weight", m.dims.v, m.dims.d);
     let xn = m.norm("decoder.final_layernorm", x, &ln);
     let logits = m.logits(xn, weight);
     m.g.drop_values(&[xn]);
@@ -80,7 +80,7 @@ fn last_norm(job: &Split) -> Graph {
 /// A rank's part of a table that pipeline ranks share.
 fn part_of_table(job: &Split, name: &'static str) -> Graph {
     let (mut m, x) = modules(job, name, ("h_LBD", BLD));
-    m.g.param(name, m.dims.v / u64::from(job.mesh.pp), m.dims.d);
+    m.g.table(name, m.dims.v / u64::from(job.mesh.pp), m.dims.d);
     m.g.finish(x)
 }
 

@@ -180,7 +180,7 @@ pub(super) fn params(m: &mut Modules, experts: &Experts) -> Params {
     if experts.router.bias {
         router.push(m.g.param("mlp.router.bias", experts.count, 1));
     }
-    let mut each = |name, rows, cols| (0..local).map(|_| m.g.param(name, rows, cols)).collect::<Vec<_>>();
+    let mut each = |name, rows, cols| (0..local).map(|_| m.g.expert(name, rows, cols)).collect::<Vec<_>>();
     let mut fc1 = each("mlp.experts.linear_fc1.weight", 2 * width, d);
     if experts.bias {
         fc1.extend(each("mlp.experts.linear_fc1.bias", 2 * width, 1));

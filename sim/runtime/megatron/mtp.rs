@@ -187,8 +187,8 @@ pub(super) fn head(job: &Split) -> Graph {
             norm: m.norm_params("mtp.final_layernorm.weight", "mtp.final_layernorm.bias"),
         })
         .collect();
-    let weight = m.g.param("output_layer.weight", v, d);
-    let words = m.g.param("word_embeddings.weight", v, d);
+    let weight = m.g.table("output_layer.weight", v, d);
+    let words = m.g.table("word_embeddings.weight", v, d);
 
     let xn = match last {
         Some(params) => m.norm("decoder.final_layernorm", x, &params),

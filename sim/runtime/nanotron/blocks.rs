@@ -46,7 +46,7 @@ fn norm(dims: Dims) -> OpKind {
 fn embedding(job: &Split) -> Graph {
     let (mut g, tokens, dims) = builder(job, "embedding", ("tokens_BS", BS));
     let positions = g.input("positions_BS", BS, job.dtype);
-    let table = g.param("word_embeddings.weight", dims.v, dims.d);
+    let table = g.table("word_embeddings.weight", dims.v, dims.d);
     let kind = OpKind::Megatron(MegatronOp::Embed { learned: false, dropout: false, summed: false });
     let out = g.op("embedding", kind, &[tokens, positions], &[table], ("h_LBD", BLD));
     g.finish(out)
@@ -102,7 +102,7 @@ fn head(job: &Split, regather: bool) -> Graph {
     let mask = g.input("label_mask_BS", BS, DType::Fp32);
     let (d, v) = (dims.d, dims.v);
     let weight_norm = g.param("final_layer_norm.weight", d, 1);
-    let weight = g.param("output_layer.weight", v, d);
+    let weight = g.table("output_layer.weight", v, d);
     let hn = g.op("final_layer_norm", norm(dims), &[x], &[weight_norm], ("xn_LBD", BLD));
     let kind = own(NanotronOp::Column { inputs: d, outputs: v, regather });
     let logits = g.op("lm_head", kind, &[hn], &[weight], ("logits_SBV", BSV));

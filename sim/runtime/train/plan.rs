@@ -19,7 +19,6 @@ use crate::runtime::Refusal;
 use crate::runtime::eager::{Keep, Mode, ParamMap};
 use crate::runtime::fsdp::Narrow;
 use crate::runtime::fsdp::group::{Made, ShardedParam};
-use crate::runtime::optimizer::param::{Role, Shape};
 
 impl Part {
     /// The whole model.
@@ -182,7 +181,7 @@ pub(in crate::runtime) fn layout(job: &TorchPlan, graphs: &Graphs, parts: &[Part
                 };
             let index = params.len();
             let ((rows, cols), second) = sharded_dim(job, param);
-            let (shape, role) = told(job, param, in_block);
+            let (shape, role) = (param.shape, param.role);
             params.push(ShardedParam { index, rows, cols, second, gradient, narrow, shape, role });
             names.push(param.name);
         }
@@ -208,27 +207,12 @@ pub(in crate::runtime) fn layout(job: &TorchPlan, graphs: &Graphs, parts: &[Part
     Layout { params, names, embedding, blocks, head, ends }
 }
 
-/// A parameter as the optimizer is told of it, with what it is for. Routed experts' lie behind each other, and have no `.weight`.
-fn told(job: &TorchPlan, param: &Param, in_block: bool) -> (Shape, Role) {
-    let Param { name, rows, cols } = *param;
-    let routed = titan::is_routed(name) || ["feed_forward.w1", "feed_forward.w2", "feed_forward.w3"].contains(&name);
-    match job.model.experts() {
-        Some(experts) if routed => {
-            let own = if name.ends_with("w2") { job.model.width } else { experts.width };
-            (Shape { matrices: rows, rows: own, cols: cols / own }, Role::Expert)
-        }
-        _ if cols == 1 => (Shape::vector(rows), Role::Vector),
-        _ => (Shape::matrix(rows, cols), if in_block { Role::Matrix } else { Role::Table }),
-    }
-}
-
 /// The dimension a parameter is sharded on and all others together: its first, but the second of experts' where there are
 /// more ranks than experts (torchtitan, `apply_fsdp_to_decoder`). And whether it is the second.
 fn sharded_dim(job: &TorchPlan, param: &Param) -> ((u64, u64), bool) {
-    let model = &job.model;
-    match model.experts() {
+    match job.model.experts() {
         Some(experts) if titan::is_routed(param.name) && u64::from(job.fsdp.shard) > experts.count => {
-            let second = if param.name == "moe.experts.w2" { model.width } else { experts.width };
+            let second = param.shape.rows;
             ((second, param.elements() / second), true)
         }
         _ if param.cols > 1 && job.fsdp.names_second(param.name) => ((param.cols, param.rows), true),
