@@ -1,4 +1,10 @@
-//! The plan of a training job: what everything above asks of it, whichever framework runs it.
+//! The plan of a training job: everything that is decided about it, as plain data, whichever framework runs it.
+//!
+//! A scenario decides a plan, and a runtime writes the programs of its ranks, which are a function of the plan alone. Plans are
+//! compared, hashed and serialised; a what-if is a struct update. What a number of a plan means is the framework's, and the names
+//! are those of its settings.
+//!
+//! To add a framework: a file here with its plan, a variant of [`Plan`], and a module in `runtime` that answers for it.
 
 pub mod eager;
 pub mod internevo;

@@ -124,8 +124,17 @@ pub struct StateFiles {
 pub struct Quantized {
     /// Parameters cross in eight bits.
     pub weights: bool,
-    /// Gradients cross in four bits, between so many nodes of so many ranks.
-    pub gradients: Option<(u32, u32)>,
+    /// Gradients cross in four bits, within nodes and then between them.
+    pub gradients: Option<Nodes>,
+}
+
+/// How ranks lie on nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub struct Nodes {
+    /// Nodes.
+    pub count: u32,
+    /// Ranks of each.
+    pub ranks: u32,
 }
 
 /// `zero_optimization`.

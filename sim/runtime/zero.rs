@@ -32,7 +32,9 @@ mod sub_groups;
 mod update;
 mod visits;
 
-pub use crate::plan::zero::{Aio, Gathering, Offload, ParameterFiles, Quantized, Stage, StateFiles, Zero, ZeroPlan};
+pub use crate::plan::zero::{
+    Aio, Gathering, Nodes, Offload, ParameterFiles, Quantized, Stage, StateFiles, Zero, ZeroPlan,
+};
 pub use files::swappable;
 pub use gather::{Bring, Coordinator, Fetch, gathered_elements};
 pub use reduce::{AllReduce, Buckets, Partition, Reduction, Scatters};

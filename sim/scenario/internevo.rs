@@ -11,11 +11,8 @@ use super::{foreign, machine, names, written};
 use crate::cost::{Backend, Software};
 use crate::hardware::Vendor;
 use crate::runtime;
-use crate::runtime::eager::LayerNorm;
 use crate::runtime::internevo::InternEvoPlan;
-use crate::runtime::megatron::{
-    Block, Core, CrossEntropy, Implementation, Matmuls, Mesh, Pipeline, Recompute, RecomputeModules, Split,
-};
+use crate::runtime::megatron::{Block, CrossEntropy, Matmuls, Mesh, Pipeline, Recompute, Split};
 use crate::schedule::order::megatron::MEGATRON_1F1B;
 
 /// Elements of a bucket: 512 Mi.
@@ -76,6 +73,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let persistent_workspace = machine::keeps_workspaces(reader, &scenario.framework);
     let layers = vec![model.layers.count()];
+    let recompute = if checkpoint { Recompute::Uniform { layers: 1 } } else { Recompute::None };
     let split = Split {
         mixture: None,
         model,
@@ -92,7 +90,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
             overlap_p2p: false,
             scatter_gather: false,
         },
-        block: block(if checkpoint { Recompute::Uniform { layers: 1 } } else { Recompute::None }),
+        block: Block::own(recompute, CrossEntropy::Compiled),
         matmuls: Matmuls::Plain,
         dtype,
         vocabulary_multiple: 1,
@@ -120,22 +118,5 @@ fn zero1(reader: &mut Reader<'_>, table: &written::InternEvo, mesh: Mesh) -> Res
             let problem = format!("internevo.zero1 = {written} does not divide the {} replicas", mesh.dp);
             Err(reader.plan(at, problem, format!("write a divisor of {}, or -1 for all of them", mesh.dp)))
         }
-    }
-}
-
-/// What of Megatron's switches InternLM's modules answer to: only what runs again.
-fn block(recompute: Recompute) -> Block {
-    Block {
-        implementation: Implementation::Local,
-        layer_norm: LayerNorm::Torch,
-        core: Core::Flash,
-        hidden_dropout: false,
-        attention_dropout: false,
-        fused_activation: false,
-        fused_dropout: false,
-        fused_rope: true,
-        cross_entropy: CrossEntropy::Compiled,
-        recompute,
-        recompute_modules: RecomputeModules::default(),
     }
 }

@@ -13,10 +13,7 @@ use crate::cost::{Backend, Software};
 use crate::hardware::Vendor;
 use crate::model::ModelConfig;
 use crate::runtime;
-use crate::runtime::eager::LayerNorm;
-use crate::runtime::megatron::{
-    self, Block, Core, CrossEntropy, Implementation, Matmuls, Mesh, Pipeline, Recompute, RecomputeModules, Split,
-};
+use crate::runtime::megatron::{self, Block, CrossEntropy, Matmuls, Mesh, Pipeline, Recompute, Split};
 use crate::runtime::nanotron::{NanotronPlan, placement};
 use crate::schedule::order;
 use crate::schedule::order::megatron::MEGATRON_1F1B;
@@ -86,7 +83,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         sequence_parallel: mesh.tp > 1,
         overlap_tensor: None,
         pipeline,
-        block: block(recompute),
+        block: Block::own(recompute, CrossEntropy::Composed),
         matmuls: Matmuls::Plain,
         dtype,
         vocabulary_multiple: 1,
@@ -155,21 +152,4 @@ fn stages(
         return Err(reader.plan(axis, problem, remedy));
     }
     Ok(Pipeline { schedule, virtual_stages: 1, layers, overlap_p2p: false, scatter_gather: false })
-}
-
-/// What of Megatron's switches nanotron's modules answer to: only what runs again.
-fn block(recompute: Recompute) -> Block {
-    Block {
-        implementation: Implementation::Local,
-        layer_norm: LayerNorm::Torch,
-        core: Core::Flash,
-        hidden_dropout: false,
-        attention_dropout: false,
-        fused_activation: false,
-        fused_dropout: false,
-        fused_rope: true,
-        cross_entropy: CrossEntropy::Composed,
-        recompute,
-        recompute_modules: RecomputeModules::default(),
-    }
 }

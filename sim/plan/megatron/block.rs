@@ -87,3 +87,22 @@ pub struct Block {
     /// Which parts of it are, besides.
     pub recompute_modules: RecomputeModules,
 }
+
+impl Block {
+    /// A framework's own modules, which answer to none of Megatron's switches but what runs again.
+    pub fn own(recompute: Recompute, cross_entropy: CrossEntropy) -> Block {
+        Block {
+            implementation: Implementation::Local,
+            layer_norm: LayerNorm::Torch,
+            core: Core::Flash,
+            hidden_dropout: false,
+            attention_dropout: false,
+            fused_activation: false,
+            fused_dropout: false,
+            fused_rope: true,
+            cross_entropy,
+            recompute,
+            recompute_modules: RecomputeModules::default(),
+        }
+    }
+}

@@ -16,7 +16,7 @@ use super::sub_groups::SubGroups;
 use super::update::Update;
 use super::visits::{self, Recorder, Visit};
 use crate::model::Position;
-use crate::plan::zero::{Stage, ZeroPlan};
+use crate::plan::zero::{Nodes, Stage, ZeroPlan};
 use crate::program::builder::Section;
 use crate::program::{Budget, Builder, Category, DType, Dispatch, Group, Mark, MemoryKind, Pass, Program, ScopeId};
 use crate::runtime::eager::around::Around;
@@ -146,7 +146,7 @@ fn prepared(job: &ZeroPlan, budget: &Budget) -> Prepared {
     };
     let group = program.add_group(Group::new("dp", zero.ranks, 1));
     let second = if zero.hpz > 1 { program.add_group(Group::new("hpz", zero.hpz, 1)) } else { group };
-    let hops = zero.quantized.gradients.map(|(nodes, chips)| Hops {
+    let hops = zero.quantized.gradients.map(|Nodes { count: nodes, ranks: chips }| Hops {
         node: program.add_group(Group::new("node", chips, 1)),
         across: program.add_group(Group::new("across nodes", nodes, chips)),
         all: group,
