@@ -315,7 +315,7 @@ impl MegatronOp {
                 | RoutedOp::Permute { .. }
                 | RoutedOp::Exchange
                 | RoutedOp::Collect
-                | RoutedOp::Spread
+                | RoutedOp::Scatter
                 | RoutedOp::Sort { .. }
                 | RoutedOp::Fill
                 | RoutedOp::AddBiases

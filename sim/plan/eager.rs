@@ -62,7 +62,7 @@ pub struct Settings {
     pub sms: u32,
     /// Whether a recompute stops once backward has all it needs (`torch.utils.checkpoint`, `early_stop`).
     pub early_stop: bool,
-    /// Whether every block of a head adds up a gradient of queries of its own (FlashAttention 2's deterministic backward).
+    /// Whether every thread block of a head adds up a gradient of queries of its own (FlashAttention 2's deterministic backward).
     pub copies_gradients: bool,
     /// Whether every call of attention first reads an answer back from the device (transformers' flash attention asks
     /// whether positions are packed).

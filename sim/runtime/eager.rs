@@ -1,6 +1,6 @@
 //! Eager PyTorch: runs a module's forward operators, keeps what autograd keeps, and derives the backward.
 //!
-//! What decides peak memory is when each block is taken and given back, so this follows the host order of
+//! What decides peak memory is when each storage is taken and given back, so this follows the host order of
 //! `torch/csrc/autograd/engine.cpp`: nodes run in reverse order of creation; a node's inputs (gradients of its outputs)
 //! and saved tensors live until the node has allocated its results; a second gradient for the same value is added out
 //! of place unless the first is free to be written to; a parameter's gradient is stored as soon as it is made. Values are reference-counted: Python's variables
@@ -15,7 +15,6 @@ mod attention;
 mod autocast;
 mod auxiliary;
 mod backward;
-mod blocks;
 mod casts;
 mod choice;
 mod chunked_loss;
@@ -34,6 +33,7 @@ mod fused_linear;
 mod gradients;
 mod graphs;
 mod halves;
+mod holds;
 mod in_graphs;
 mod internlm;
 mod keep;
@@ -71,11 +71,13 @@ mod vocabulary;
 
 pub use crate::plan::eager::{LayerNorm, Offload, Settings};
 pub(super) use attention::attention_shape;
-pub use blocks::Blocks;
 pub use frame::Frame;
-pub use halves::Named;
+pub use halves::LoopVariables;
+pub use holds::HoldsStorages;
 pub use keep::{Keep, Mode, Saved, SavedOps};
-pub use megatron::{Context, Dispatcher, Heads, Later, Ring, Routing, Spread, Stage, crosses, fp8, spread};
+pub use megatron::{
+    Context, Dispatcher, ExpertParallel, Heads, Later, Ring, Routing, Stage, exchanges_rows, fp8, vocabulary_parallel,
+};
 pub use params::{ParamMap, Shared};
 pub use ranks::{BUFFER_STREAMS, ExpertRanks, Maxima, TensorGroup, Ulysses, UserBuffers};
 pub use reentrant::Reentrant;

@@ -5,7 +5,7 @@ use serde_json::Value;
 use windtunnel::program::{Builder, DType, GroupId, Instr, Mark, Program, StreamId};
 use windtunnel::runtime::eager::framework::Megatron;
 use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
-use windtunnel::runtime::eager::spread::{Meet, Part};
+use windtunnel::runtime::eager::vocabulary_parallel::{Meet, Part};
 use windtunnel::runtime::eager::{Eager, FrameworkState};
 
 use super::cases;

@@ -1,9 +1,9 @@
-//! What a mixture of experts does in Megatron-Core (`core/transformer/moe`, 0.16.1), where experts may be spread over ranks.
+//! What a mixture of experts does in Megatron-Core (`core/transformer/moe`, 0.16.1), where experts may be distributed over ranks.
 //!
 //! ```text
 //! T tokens of a rank ─► Route ─► Select ─► Permute ─► Exchange ─► Collect ─► Sort ─► Grouped, Weigh, Grouped
 //!        ▲                                                                                      │
-//!        └─────────────── Unpermute ◄── Exchange ◄── Spread ◄── Sort ◄───────────────────────────┘
+//!        └─────────────── Unpermute ◄── Exchange ◄── Scatter ◄── Sort ◄──────────────────────────┘
 //! ```
 
 use super::Fp8;
@@ -132,8 +132,8 @@ pub enum RoutedOp {
     Exchange,
     /// Rows that reached any of the ranks that share an expert: gathered, and in backward reduced and scattered.
     Collect,
-    /// The opposite.
-    Spread,
+    /// The opposite of [`RoutedOp::Collect`]: rows are summed over those ranks, each of which keeps a part.
+    Scatter,
     /// Rows by expert that came by rank, or the opposite (`sort_chunks_by_idxs`).
     Sort {
         /// Whether it is Transformer Engine's.

@@ -7,8 +7,8 @@ use crate::model::graph::Graph;
 use crate::program::MemoryKind;
 
 impl Eager {
-    /// One sum: rows rounded up to 128, a head to 32, one wider than 128 to 64. Where blocks add up in one order, each block of
-    /// a head has a copy of its own, zeroed.
+    /// One sum: rows rounded up to 128, a head to 32, one wider than 128 to 64. Where thread blocks add up in one order, each
+    /// thread block of a head has a copy of its own, zeroed.
     pub(in crate::runtime) fn query_accumulator(&mut self, graph: &Graph, name: &'static str) -> Storage {
         let d = graph.dims;
         let head = d.h.next_multiple_of(if d.h <= 128 { 32 } else { 64 });

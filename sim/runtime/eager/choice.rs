@@ -1,6 +1,6 @@
 //! A mixture whose experts choose their tokens, in eager operators: `topk` over tokens and batched matmuls.
 //!
-//! `topk` is `aten/src/ATen/native/cuda/TensorTopK.{cpp,cu}` (long rows are searched by several blocks together), which sorts
+//! `topk` is `aten/src/ATen/native/cuda/TensorTopK.{cpp,cu}` (long rows are searched by several thread blocks together), which sorts
 //! what it found by `Sort.cu`: up to 4,096 in place, beyond that all rows together by value and then by row. Sizes of cub's
 //! workspaces were found with PyTorch 2.15 over 2 to 16 rows of 4,350 to 16,000.
 
@@ -11,14 +11,14 @@ use crate::model::graph::{Graph, Op, Value};
 use crate::program::{DType, Dispatch, MatmulLayout, MemoryKind, Work};
 
 const TOPK: &str = "aten.topk";
-/// Threads of a block of the search.
+/// Threads of a thread block of the search.
 const THREADS: u64 = 256;
-/// Blocks of the search on an SM: 65,536 registers, 40 for each thread.
+/// Thread blocks of the search on an SM: 65,536 registers, 40 for each thread.
 const BLOCKS: u64 = 65_536 / (40 * THREADS);
 /// State of cub's scan by key \[B\].
 const SCAN: u64 = 1279;
 
-/// Whether several blocks search a row together (`should_use_multiblock`).
+/// Whether several thread blocks search a row together (`should_use_multiblock`).
 fn shares_rows(rows: u64, length: u64) -> bool {
     let least = match rows {
         ..=20 => 20_000,
@@ -71,12 +71,20 @@ impl Eager {
         vec![self.retain(rows)]
     }
 
-    /// What blocks that search `rows` together keep: each row's k-th value, ranks and digits sought, counts of each block.
+    /// What thread blocks that search `rows` together keep: each row's k-th value, ranks and digits sought, counts of each thread block.
     fn search_together(&mut self, rows: u64, length: u64) {
         let chip = u64::from(self.settings.sms) * BLOCKS * THREADS;
         let each = (rows * length).div_ceil(chip).clamp(4, 64);
-        let blocks = rows * length.div_ceil(THREADS * each);
-        let sizes = [4 * rows, 8 * rows, 8 * rows, 2 * THREADS * blocks, 4 * THREADS * rows, 4 * blocks, 4 * blocks];
+        let thread_blocks = rows * length.div_ceil(THREADS * each);
+        let sizes = [
+            4 * rows,
+            8 * rows,
+            8 * rows,
+            2 * THREADS * thread_blocks,
+            4 * THREADS * rows,
+            4 * thread_blocks,
+            4 * thread_blocks,
+        ];
         let kept = sizes.map(|bytes| self.storage(bytes, TOPK));
         for _ in 0..2 {
             let scan = self.storage(SCAN, TOPK);

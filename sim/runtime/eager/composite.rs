@@ -181,14 +181,14 @@ impl Eager {
         self.release(half);
         self.release(cube);
         self.let_go_of(checkpointed, of_root, root);
-        let spread = make(self, "aten.div", s.wide, s.rows);
+        let broadcast = make(self, "aten.div", s.wide, s.rows);
         self.release(of_mean);
         let power = make(self, "aten.pow", s.wide, s.wide);
         let double = make(self, "aten.mul", s.wide, s.wide);
         let of_square = make(self, "aten.mul", s.wide, 2 * s.wide);
         self.release(double);
         self.release(power);
-        self.let_go_of(checkpointed, spread, up);
+        self.let_go_of(checkpointed, broadcast, up);
         if checkpointed && first && frame.holds_input {
             self.release(frame.input);
         }

@@ -1,4 +1,4 @@
-//! Takes blocks, counts references to them, and lets go; adds gradients up on their way.
+//! Takes storages, counts references to them, and lets go; adds gradients up on their way.
 
 use super::storage::{Counted, Gradient};
 use super::{Eager, Frame, Storage};
@@ -7,17 +7,17 @@ use crate::program::{BufferId, Category, MemoryKind, StreamId};
 use crate::units::Bytes;
 
 impl Eager {
-    /// Takes a block with one reference.
+    /// Takes a storage with one reference.
     pub fn storage(&mut self, bytes: u64, name: &'static str) -> Storage {
         self.storage_as(bytes, self.category, name)
     }
 
-    /// Takes a block of a stated category with one reference.
+    /// Takes a storage of a stated category with one reference.
     pub fn storage_as(&mut self, bytes: u64, category: Category, name: &'static str) -> Storage {
         self.storage_on(self.stream, bytes, category, name)
     }
 
-    /// Takes a block from a stream's pool with one reference.
+    /// Takes a storage from a stream's pool with one reference.
     pub(super) fn storage_on(
         &mut self,
         stream: StreamId,
@@ -29,7 +29,7 @@ impl Eager {
         self.number(Counted { buffer, references: 1, bytes })
     }
 
-    /// Finds a place for a block's references.
+    /// Finds a place for a storage's references.
     pub(super) fn number(&mut self, counted: Counted) -> Storage {
         match self.storages.idle.pop() {
             Some(index) => {
@@ -43,7 +43,7 @@ impl Eager {
         }
     }
 
-    /// A stand-in for a block that is not counted (the token ids, which live for the whole run).
+    /// A stand-in for a storage that is not counted (the token ids, which live for the whole run).
     pub fn borrowed(&mut self) -> Storage {
         self.storages.stand_ins += 1;
         self.storages.counted.push(Counted { buffer: BufferId(0), references: u32::MAX / 2, bytes: 0 });
@@ -56,7 +56,7 @@ impl Eager {
         storage
     }
 
-    /// One reference fewer; the last gives the block back.
+    /// One reference fewer; the last gives the storage back.
     pub fn release(&mut self, storage: Storage) {
         let counted = &mut self.storages.counted[storage.0 as usize];
         counted.references -= 1;
@@ -77,7 +77,7 @@ impl Eager {
         self.retain(storage)
     }
 
-    /// Hands a block over to a buffer that outlives the step; nobody else may hold it.
+    /// Hands a storage over to a buffer that outlives the step; nobody else may hold it.
     pub fn hand_over(&mut self, storage: Storage, to: BufferId) {
         let counted = &mut self.storages.counted[storage.0 as usize];
         assert_eq!(counted.references, 1, "a block is handed over by its only holder");
@@ -87,12 +87,12 @@ impl Eager {
         self.program.rename(from, to);
     }
 
-    /// Bytes of a block.
+    /// Bytes of a storage.
     pub(in crate::runtime) fn bytes(&self, storage: Storage) -> u64 {
         self.storages.counted[storage.0 as usize].bytes
     }
 
-    /// A copy of a block of so many bytes.
+    /// A copy of a storage of so many bytes.
     pub(super) fn copy_of(&mut self, name: &'static str, bytes: u64, backward: bool) -> Storage {
         if backward {
             let copy = self.temporary(bytes, name);
@@ -122,12 +122,12 @@ impl Eager {
         frame.gradients[value] = Some(sum.into());
     }
 
-    /// Takes a block for the time of a node's backward.
+    /// Takes a storage for the time of a node's backward.
     pub(super) fn temporary(&mut self, bytes: u64, name: &'static str) -> Storage {
         self.storage_as(bytes, Category::BackwardTemporary, name)
     }
 
-    /// Blocks taken in order and given back in the opposite one.
+    /// Storages taken in order and given back in the opposite one.
     pub(super) fn nested(&mut self, sizes: &[u64], name: &'static str) {
         let Some((&bytes, rest)) = sizes.split_first() else { return };
         let storage = self.temporary(bytes, name);

@@ -74,14 +74,14 @@ impl Eager {
         let quotient = self.pointwise_gradient("aten.div", 4, 12);
         self.release(gradient);
         self.release(count);
-        let spread = self.temporary(4 * tokens, "aten.clone");
+        let broadcast = self.temporary(4 * tokens, "aten.clone");
         self.pointwise("aten.clone", MemoryKind::Copy, 4, 4 * tokens, dispatch);
         self.mask_ignored(tokens);
         let name = "xentropy_cuda_lib.backward";
         let result = self.storage_as(logits.bytes(), Category::BackwardTemporary, name);
         let read = logits.bytes() + 16 * tokens;
         self.pointwise(name, MemoryKind::Softmax, read, logits.bytes(), dispatch);
-        for storage in [spread, quotient, kept, log_sum_exp, targets] {
+        for storage in [broadcast, quotient, kept, log_sum_exp, targets] {
             self.release(storage);
         }
         self.accumulate(frame, op.inputs[0], result.into());

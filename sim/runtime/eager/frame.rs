@@ -88,7 +88,7 @@ pub(super) struct Held {
     pub(super) frame: Option<Box<Frame>>,
 }
 
-/// An operator of one result, for which a block has been taken: its name, and the bytes of all that it reads and makes.
+/// An operator of one result, for which a storage has been taken: its name, and the bytes of all that it reads and makes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moved {
     pub name: &'static str,

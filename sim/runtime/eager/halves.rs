@@ -17,7 +17,7 @@ use crate::program::{DType, MatmulLayout};
 
 /// What the loop over nodes names of the one before (`stage_backward_weight`).
 #[derive(Debug, Default)]
-pub struct Named {
+pub struct LoopVariables {
     /// The gradient of its result, and whether one name less holds it: a norm's last result has no gradient.
     gradient: Option<(Storage, bool)>,
     /// What came of it.
@@ -86,30 +86,30 @@ impl Eager {
     }
 
     /// The second half of a graph. `last`: whether no other of the stage's graphs lies above it.
-    pub fn backward_weights(&mut self, graph: &Graph, frame: &mut Frame, last: bool, named: &mut Named) {
+    pub fn backward_weights(&mut self, graph: &Graph, frame: &mut Frame, last: bool, variables: &mut LoopVariables) {
         let readers = readers(graph);
         let held = held_by(graph, &readers);
         for (turn, &index) in readers.iter().enumerate() {
             let Some(at) = frame.halved.gradients.iter().position(|&(noted, _)| noted == index) else { continue };
             let (_, gradient) = frame.halved.gradients.swap_remove(at);
-            let before = named.gradient.replace((gradient, !graph.ops[index].kind.is_linear()));
+            let before = variables.gradient.replace((gradient, !graph.ops[index].kind.is_linear()));
             let gone = turn.checked_sub(1).filter(|_| last);
             self.moved_on(before, |eager| eager.forget(frame, |index| gone.is_some() && held[index] == gone));
             let made = self.weight_gradients(graph, index, frame);
-            for storage in named.made.drain(..) {
+            for storage in variables.made.drain(..) {
                 self.release(storage);
             }
             for (param, storage, dtype) in made {
-                named.made.push(self.retain(storage));
+                variables.made.push(self.retain(storage));
                 self.store_leaf(param, storage, dtype);
             }
         }
     }
 
     /// Ends the second half of a stage: the loop's variables go, and with the last node all others, last to first.
-    pub fn end_weights<'f>(&mut self, frames: impl Iterator<Item = &'f mut Frame>, named: Named) {
-        self.moved_on(named.gradient, |eager| frames.for_each(|frame| eager.forget(frame, |_| true)));
-        for storage in named.made {
+    pub fn end_weights<'f>(&mut self, frames: impl Iterator<Item = &'f mut Frame>, variables: LoopVariables) {
+        self.moved_on(variables.gradient, |eager| frames.for_each(|frame| eager.forget(frame, |_| true)));
+        for storage in variables.made {
             self.release(storage);
         }
     }

@@ -34,7 +34,7 @@ impl Eager {
         self.let_go_unless(Graphs::Both, gradient);
     }
 
-    /// Lets go of a block, unless such graphs are written: those hold it.
+    /// Lets go of a storage, unless such graphs are written: those hold it.
     fn let_go_unless(&mut self, graphs: Graphs, storage: Storage) {
         if self.program.graphs_now() == graphs
             && let Some(state) = self.cuda_graphs()

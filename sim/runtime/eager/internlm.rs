@@ -56,7 +56,7 @@ impl Eager {
         }
     }
 
-    /// Each rank has some columns of the table; their rows are gathered into blocks of their own and laid side by side.
+    /// Each rank has some columns of the table; their rows are gathered into storages of their own and laid side by side.
     fn embed_columns(&mut self, graph: &Graph, op: &Op, frame: &mut Frame, results: Results) {
         let (value, ranks, dispatch) = (&graph.values[op.outputs[0]], graph.dims.tensor.ranks, self.settings.forward);
         let (whole, tokens) = (value.bytes(), graph.dims.tokens());
@@ -279,12 +279,12 @@ impl Eager {
         let (logits, tokens) = (&graph.values[op.inputs[0]], graph.dims.tokens());
         let [result, sums, count] = Self::saved_by(frame, index);
         let quotient = self.pointwise_gradient("aten.div", NUMBER, 3 * NUMBER);
-        let spread = self.pointwise_gradient("aten.clone", tokens * NUMBER, NUMBER);
+        let broadcast = self.pointwise_gradient("aten.clone", tokens * NUMBER, NUMBER);
         self.mask_ignored(tokens);
         let read = logits.bytes() + 4 * tokens * NUMBER;
         let dispatch = self.settings.backward;
         self.pointwise("xentropy_cuda_lib.backward", MemoryKind::Softmax, read, logits.bytes(), dispatch);
-        for storage in [gradient, spread, quotient, sums, count] {
+        for storage in [gradient, broadcast, quotient, sums, count] {
             self.release(storage);
         }
         self.accumulate(frame, op.inputs[0], result.into());

@@ -30,12 +30,12 @@ mod routed;
 mod router;
 mod scores;
 pub(super) mod second_run;
-pub mod spread;
 mod tools;
+pub mod vocabulary_parallel;
 
 pub use context::{Context, Heads, Ring};
-pub use dispatch::crosses;
-pub use dispatcher::{Dispatcher, Routing, Spread, Stage};
+pub use dispatch::exchanges_rows;
+pub use dispatcher::{Dispatcher, ExpertParallel, Routing, Stage};
 pub use left::Later;
 
 use embedding::Embed;

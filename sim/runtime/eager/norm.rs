@@ -78,7 +78,7 @@ impl Eager {
         aux
     }
 
-    /// A norm whose input is a part of a larger block reads a copy of it, rows side by side.
+    /// A norm whose input is a part of a larger storage reads a copy of it, rows side by side.
     fn contiguous_for_norm(&mut self, graph: &Graph, op: &Op, input: Option<Storage>) -> Option<Storage> {
         let bytes = graph.values[op.inputs[0]].bytes();
         (self.bytes(input?) > bytes).then(|| {
@@ -122,10 +122,10 @@ impl Eager {
         }
         let columns = value.elements / rows;
         if rows > NORM_SPLIT_ROWS && columns / 32 < u64::from(self.settings.sms) / 2 {
-            let blocks = rows.div_ceil(NORM_ROWS_PER_BLOCK);
-            let partial = made.map(|made| made.map(|_| self.temporary(blocks * width, name)));
+            let thread_blocks = rows.div_ceil(NORM_ROWS_PER_BLOCK);
+            let partial = made.map(|made| made.map(|_| self.temporary(thread_blocks * width, name)));
             for slot in made.iter_mut().flatten() {
-                let sum = self.sum_rows(blocks, columns, value.dtype);
+                let sum = self.sum_rows(thread_blocks, columns, value.dtype);
                 self.release(*slot);
                 *slot = sum;
             }

@@ -10,7 +10,7 @@ pub(in crate::runtime) struct Sent {
     pub(super) bytes: u64,
 }
 
-/// Values sent whose blocks are still there.
+/// Values sent whose storage is still there.
 #[derive(Debug, Default)]
 pub(super) struct Stash {
     pub(super) list: Vec<(u32, Storage, EventId)>,

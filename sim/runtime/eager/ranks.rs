@@ -67,7 +67,7 @@ pub struct UserBuffers {
 pub struct ExpertRanks {
     /// How they do.
     pub dispatcher: TokenDispatcher,
-    /// The ranks that experts are spread over.
+    /// The ranks that experts are distributed over.
     pub exchange: Option<(GroupId, StreamId)>,
     /// Those that share an expert.
     pub tensor: Option<(GroupId, StreamId)>,

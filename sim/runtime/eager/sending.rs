@@ -1,9 +1,9 @@
 //! Inputs of checkpointed blocks kept in pinned host memory (torchtune's `OffloadActivations`, and prime-rl's copy of it).
 //!
 //! On a stream of its own, a copy overlaps with compute: the stream waits for what made the value, and the value stays until
-//! [`STASH`] later ones have been sent; then compute waits for its copy and the block goes. What is still there when
-//! backward begins is used as it is. On the default stream a copy stands in compute's way, and the block goes at once,
-//! because whatever takes it next runs behind the copy. In backward the value is copied into a new block (of the copying
+//! [`STASH`] later ones have been sent; then compute waits for its copy and the storage goes. What is still there when
+//! backward begins is used as it is. On the default stream a copy stands in compute's way, and the storage goes at once,
+//! because whatever takes it next runs behind the copy. In backward the value is copied into a new storage (of the copying
 //! stream's pool) when the recompute asks for it. Sources: `torchtune/training/_activation_offloading.py` (two streams),
 //! `prime_rl/utils/act_offloading.py` (one).
 

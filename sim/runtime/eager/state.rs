@@ -116,7 +116,7 @@ pub struct Eager {
     pub program: Builder,
     /// Settings.
     pub settings: Settings,
-    /// Blocks of device memory.
+    /// Device memory, counted by reference.
     pub(super) storages: Storages,
     /// Whether the workspaces of forward and of backward are taken for good.
     pub(super) workspaces: [bool; 2],
@@ -128,7 +128,7 @@ pub struct Eager {
     pub(super) autocast: Autocast,
     /// Category of values made from now on.
     pub category: Category,
-    /// The stream that kernels are launched on, and blocks taken for (`torch.cuda.stream`).
+    /// The stream that kernels are launched on, and storages taken for (`torch.cuda.stream`).
     pub stream: StreamId,
     /// What the framework adds.
     pub framework: FrameworkState,

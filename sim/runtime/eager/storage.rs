@@ -1,4 +1,4 @@
-//! Blocks of device memory that are counted by reference, and gradients in them.
+//! Storages, which are device memory that is counted by reference, and gradients in them.
 
 use super::params::Shared;
 use crate::program::{BufferId, DType, StreamId};
@@ -6,7 +6,7 @@ use crate::program::{BufferId, DType, StreamId};
 /// The default stream, on which all eager operators run.
 pub const COMPUTE: StreamId = StreamId(0);
 
-/// A reference-counted block of device memory.
+/// Reference-counted device memory, as PyTorch calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Storage(pub(super) u32);
 
@@ -17,13 +17,13 @@ pub(super) struct Counted {
     pub(super) bytes: u64,
 }
 
-/// All blocks by their number, and who goes with whom.
+/// All storages by their number, and who goes with whom.
 #[derive(Debug, Default)]
 pub(super) struct Storages {
     pub(super) counted: Vec<Counted>,
-    /// Numbers whose block has gone.
+    /// Numbers whose storage has gone.
     pub(super) idle: Vec<u32>,
-    /// Stand-ins for blocks that are not counted.
+    /// Stand-ins for storages that are not counted.
     pub(super) stand_ins: usize,
     /// Pairs: when the first goes, the second loses a reference.
     pub(super) lingers_with: Vec<(Storage, Storage)>,

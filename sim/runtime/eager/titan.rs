@@ -39,7 +39,7 @@ impl Eager {
         storage
     }
 
-    /// Rows between the ranks that experts are spread over; the default stream waits.
+    /// Rows between the ranks that experts are distributed over; the default stream waits.
     fn exchange_rows(&mut self, bytes: u64, dtype: DType) {
         let Some(axis) = self.framework.torch().and_then(|torch| torch.experts.as_ref()) else { return };
         let (group, stream) = (axis.group, axis.stream);

@@ -152,7 +152,7 @@ impl Eager {
         let (dtype, table) = (hidden.dtype, table.elements() * hidden.dtype.bytes());
         let parts = Self::parts(graph, op, words);
         let column = parts[0].column();
-        let spread = self.temporary(column, "aten.div");
+        let broadcast = self.temporary(column, "aten.div");
         self.pointwise("aten.div", MemoryKind::Elementwise, 4, column, dispatch);
         self.release(gradient);
         let of_hidden = self.temporary(hidden.bytes(), "aten.zeros_like");
@@ -194,7 +194,7 @@ impl Eager {
         for storage in [logits, scaled, probabilities, gradient].into_iter().flatten() {
             self.release(storage);
         }
-        self.release(spread);
+        self.release(broadcast);
         for storage in saved {
             self.release(storage);
         }

@@ -12,7 +12,7 @@ use crate::model::{Activation, Gating};
 use crate::plan::megatron::{ExpertCapacity, Implementation, Mixture, Split};
 use crate::program::DType;
 use crate::runtime::Refusal;
-use crate::runtime::eager::{Routing, Spread, Stage};
+use crate::runtime::eager::{ExpertParallel, Routing, Stage};
 
 const LBD: &[Axis] = &[Axis::L, Axis::B, Axis::D];
 const SBD: &[Axis] = &[Axis::S, Axis::B, Axis::D];
@@ -125,8 +125,8 @@ pub(super) fn refuses(job: &Split) -> Option<Refusal> {
             .on("tensor_parallel.sequence"),
         ),
     ];
-    let spread = |capacity| Spread { ranks: mesh.ep, tensor: mesh.etp, capacity };
-    let dispatcher = || job.mixture.and_then(|run| (run.dispatcher.row().refuses)(spread(run.capacity.is_some())));
+    let parallel = |capacity| ExpertParallel { ranks: mesh.ep, tensor: mesh.etp, capacity };
+    let dispatcher = || job.mixture.and_then(|run| (run.dispatcher.row().refuses)(parallel(run.capacity.is_some())));
     Refusal::first(cases).or_else(dispatcher)
 }
 

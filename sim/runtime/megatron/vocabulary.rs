@@ -1,6 +1,6 @@
 //! A vocabulary that pipeline ranks share: each has V/p words of the embedding and of the head
 //! (sail-sg/VocabularyParallelism@6191c3bf, `core/pipeline_parallel/vocab_parallel_schedule.py`,
-//! `interlaced_schedule.py`; the order is the schedule's, the parts' operators are in `eager/megatron/spread.rs`).
+//! `interlaced_schedule.py`; the order is the schedule's, the parts' operators are in `eager/megatron/vocabulary_parallel.rs`).
 //!
 //! ```text
 //! E  looks up the rank's words        SUM_E   T·D all-reduced, for the first stage        CAST_B, D  the way back
@@ -26,7 +26,7 @@ use crate::plan::megatron::{CrossEntropy, Implementation, MegatronPlan};
 use crate::program::{EventId, GroupId};
 use crate::runtime::Refusal;
 use crate::runtime::eager::Storage;
-use crate::runtime::eager::spread::{HeadFrame, HeadResults, Meet, Part, WordsFrame};
+use crate::runtime::eager::vocabulary_parallel::{HeadFrame, HeadResults, Meet, Part, WordsFrame};
 use crate::schedule::order::vocabulary::Spread;
 use crate::schedule::{Action, Kind};
 

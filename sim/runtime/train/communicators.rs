@@ -68,9 +68,9 @@ pub(super) fn tensor_axis(program: &mut Builder, job: &TorchPlan, streams: usize
     })
 }
 
-/// Where experts are spread over neighbours: the ranks that share a part of them and shard it, and the neighbours with the
+/// Where experts are distributed over neighbours: the ranks that share a part of them and shard it, and the neighbours with the
 /// stream of what they exchange, the first behind FSDP's.
-pub(super) fn spread_groups(
+pub(super) fn expert_groups(
     program: &mut Builder,
     job: &TorchPlan,
     streams: usize,

@@ -5,7 +5,7 @@ use super::blocks::BlockFrame;
 use super::passes::Frames;
 use super::training::Training;
 use crate::program::Pass;
-use crate::runtime::eager::{Frame, Named, Storage};
+use crate::runtime::eager::{Frame, LoopVariables, Storage};
 
 /// An eager block's frame: others are refused where backwards come in halves.
 fn eager(frame: &mut BlockFrame) -> &mut Frame {
@@ -41,20 +41,20 @@ impl Training<'_> {
     /// Gradients of the part's parameters, of what that has left.
     pub(super) fn backward_weights(&mut self, mut frames: Frames) {
         self.run.eager.program.set_pass(Pass::Backward);
-        let (before, mut named) = (self.run.eager.program.enter(self.scopes.root), Named::default());
+        let (before, mut variables) = (self.run.eager.program.enter(self.scopes.root), LoopVariables::default());
         let layers = self.parts[self.at].blocks.clone();
         let top = layers.end - usize::from(frames.head.is_none());
         for (layer, frame) in layers.zip(&mut frames.blocks) {
             self.run.eager.program.enter(self.scopes.blocks[layer]);
             let graph = &self.graphs.blocks[self.graphs.of_block[layer]];
-            self.run.eager.backward_weights(graph, eager(frame), layer == top, &mut named);
+            self.run.eager.backward_weights(graph, eager(frame), layer == top, &mut variables);
         }
         if let Some(head) = &mut frames.head {
             self.run.eager.program.enter(self.scopes.head);
-            self.run.eager.backward_weights(&self.graphs.head.graph, head, true, &mut named);
+            self.run.eager.backward_weights(&self.graphs.head.graph, head, true, &mut variables);
         }
         let blocks = frames.blocks.iter_mut().rev().map(eager);
-        self.run.eager.end_weights(frames.head.iter_mut().chain(blocks), named);
+        self.run.eager.end_weights(frames.head.iter_mut().chain(blocks), variables);
         self.run.eager.program.enter(before);
     }
 }

@@ -1,6 +1,6 @@
 //! A rank that trains: what it knows from its first instruction to its last.
 
-use super::communicators::{communicators, context_ring, spread_groups, streams, tensor_axis};
+use super::communicators::{communicators, context_ring, expert_groups, streams, tensor_axis};
 use super::part::Part;
 use super::plan::{Graphs, Layout, Scopes, graphs, layout};
 use super::units::Maker;
@@ -86,7 +86,7 @@ impl<'j> Training<'j> {
         let ring = context_ring(&mut program, job, streams.len());
         let graphs = graphs(job);
         let layout = layout(job, &graphs, &parts);
-        let spread = spread_groups(&mut program, job, streams.len());
+        let expert = expert_groups(&mut program, job, streams.len());
         let step_at_once = job.step_in_backward.then(|| {
             let over = (job.fsdp.shard, communicators.shard);
             let params = layout.params.iter().map(|param| param.stepped(over)).collect();
@@ -95,7 +95,7 @@ impl<'j> Training<'j> {
         let torch = Torch {
             tensor,
             context: ring,
-            experts: spread.map(|(_, (group, stream))| ExpertAxis::new(group, stream)),
+            experts: expert.map(|(_, (group, stream))| ExpertAxis::new(group, stream)),
             step_at_once,
             inputs_only: false,
         };
@@ -108,7 +108,7 @@ impl<'j> Training<'j> {
         let run = if job.fsdp.version == Version::Unsharded {
             Run::unsharded(eager, &job.fsdp, &layout.params, communicators)
         } else {
-            let own = spread.map(|(own, _)| own);
+            let own = expert.map(|(own, _)| own);
             let mut all = vec![];
             let (graphs, layout, scopes) = (&graphs, &layout, &scopes);
             let units = |part| Maker { job, graphs, layout, part, scopes, own }.groups(&mut all);

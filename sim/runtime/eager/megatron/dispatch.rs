@@ -37,16 +37,16 @@ pub(super) fn rules(dispatcher: TokenDispatcher) -> Rules {
 }
 
 /// Whether an operator takes rows, or their weights, from rank to rank.
-pub fn crosses(kind: RoutedOp) -> bool {
+pub fn exchanges_rows(kind: RoutedOp) -> bool {
     match kind {
         RoutedOp::Exchange => true,
-        RoutedOp::Own { step, .. } => flex::crosses(step),
+        RoutedOp::Own { step, .. } => flex::exchanges_rows(step),
         RoutedOp::Route { .. }
         | RoutedOp::Count { .. }
         | RoutedOp::Select { .. }
         | RoutedOp::Permute { .. }
         | RoutedOp::Collect
-        | RoutedOp::Spread
+        | RoutedOp::Scatter
         | RoutedOp::Sort { .. }
         | RoutedOp::Grouped { .. }
         | RoutedOp::Fill

@@ -49,10 +49,10 @@ pub type WriteStage<'b> = &'b mut dyn FnMut(&mut GraphBuilder, Stage, ValueId) -
 /// Writes the experts of a rank down: from rows in the order of experts and their weights to what they make of them.
 pub type Experts<'e> = &'e mut dyn FnMut(&mut GraphBuilder, [ValueId; 2]) -> ValueId;
 
-/// How a job spreads its experts.
+/// How a job distributes its experts.
 #[derive(Clone, Copy, Debug)]
-pub struct Spread {
-    /// Ranks that experts are spread over.
+pub struct ExpertParallel {
+    /// Ranks that experts are distributed over.
     pub ranks: u32,
     /// Ranks that share an expert.
     pub tensor: u32,
@@ -70,7 +70,7 @@ pub struct Dispatcher {
     /// Whether shared experts can overlap with its exchanges (`--moe-shared-expert-overlap`; `transformer_config.py`).
     pub overlaps_shared: bool,
     /// What of a job it has no rules for, if anything.
-    pub refuses: fn(Spread) -> Option<Refusal>,
+    pub refuses: fn(ExpertParallel) -> Option<Refusal>,
     /// Writes down its way to the experts and back, overlapped with shared experts if it can and is given some.
     pub write: fn(&mut GraphBuilder, &Routing, Experts<'_>, Option<WriteStage<'_>>) -> ValueId,
     /// Bytes that it gathers into the buffer that all gathers share (`GlobalMemoryBuffer`), of a row's bytes.

@@ -29,8 +29,8 @@ fn row_parts(rows: u64, columns: u64, sms: u32) -> u64 {
     let size = if rows * columns < least * sms * threads {
         least
     } else if rows * columns < most * sms * threads {
-        let blocks = (sms * threads / 256).div_ceil(columns.div_ceil(128));
-        let size = rows.div_ceil(ROWS_PER_THREAD * blocks);
+        let thread_blocks = (sms * threads / 256).div_ceil(columns.div_ceil(128));
+        let size = rows.div_ceil(ROWS_PER_THREAD * thread_blocks);
         let even = nearest_divisor(rows, size);
         if even.abs_diff(size) < 20 { even.max(least) } else { size }
     } else {

@@ -33,7 +33,7 @@ pub const SCALED: [u64; 2] = [3, 2];
 /// (`attention/dot_product_attention/dot_product_attention.py`, `prepare_forward`).
 pub const OF_ATTENTION: u64 = 3;
 
-/// Rows that one block of the kernel sums for a bias (`common/transpose/cast_transpose_fusion.cu`).
+/// Rows that one thread block sums for a bias (`common/transpose/cast_transpose_fusion.cu`).
 const ROWS_OF_A_SUM: u64 = 128;
 
 pub use alone::WORKSPACE;
@@ -85,7 +85,7 @@ fn weight_copy(elements: u64, recipe: Fp8Recipe) -> u64 {
     copy(elements, recipe, SQUARE)
 }
 
-/// The blocks it lies in: numbers, and scales where it has many \[B\].
+/// The storages it lies in: numbers, and scales where it has many \[B\].
 pub fn weight_blocks(elements: u64, recipe: Fp8Recipe) -> impl Iterator<Item = u64> {
     [elements, weight_copy(elements, recipe) - elements].into_iter().filter(|&bytes| bytes > 0)
 }
@@ -95,7 +95,7 @@ impl Eager {
         self.program.pass() == Pass::Backward
     }
 
-    /// A new block of the pass at hand.
+    /// A new storage of the pass at hand.
     pub(super) fn of_pass(&mut self, bytes: u64, name: &'static str) -> Storage {
         let category = if self.in_backward() { Category::BackwardTemporary } else { self.category };
         self.storage_as(bytes, category, name)

@@ -11,7 +11,7 @@ use crate::model::graph::{Graph, Op};
 use crate::model::megatron::experts::RoutedOp;
 use crate::program::{DType, Dispatch, MatmulLayout, MemoryKind, Work};
 
-/// Streams that the matmuls of one call are spread over (`get_num_cublas_streams`).
+/// Streams that the matmuls of one call are distributed over (`get_num_cublas_streams`).
 const STREAMS: u64 = 4;
 
 impl Eager {

@@ -106,7 +106,7 @@ impl Eager {
                 self.expert_exchange(|ranks| ranks.tensor, Collective::AllGather, bytes, out.dtype);
                 frame.slots[op.outputs[0]] = Some(whole);
             }
-            RoutedOp::Spread => {
+            RoutedOp::Scatter => {
                 let part = self.storage(bytes, "reduce_scatter_tensor");
                 self.expert_exchange(|ranks| ranks.tensor, Collective::ReduceScatter, read, out.dtype);
                 frame.slots[op.outputs[0]] = Some(part);
@@ -178,7 +178,7 @@ impl Eager {
                 self.expert_exchange(|ranks| ranks.tensor, Collective::ReduceScatter, read, out.dtype);
                 result
             }
-            RoutedOp::Spread => {
+            RoutedOp::Scatter => {
                 let result = self.temporary(bytes, "all_gather_into_tensor");
                 self.expert_exchange(|ranks| ranks.tensor, Collective::AllGather, bytes, out.dtype);
                 result

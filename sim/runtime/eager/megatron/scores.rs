@@ -145,9 +145,9 @@ impl Eager {
         [picked, divisor].into_iter().for_each(|storage| self.release(storage));
         self.pointwise("aten.add_", MemoryKind::Elementwise, chosen + rows, chosen, self.settings.backward);
         self.release(sums);
-        let spread = self.pointwise_gradient("aten.scatter_add", sizes.all, chosen + sizes.some * INDEX);
+        let scattered = self.pointwise_gradient("aten.scatter_add", sizes.all, chosen + sizes.some * INDEX);
         [first, indices].into_iter().for_each(|storage| self.release(storage));
-        let mut made = spread;
+        let mut made = scattered;
         for (bytes, cast) in [(wide, sizes.narrow), (wide, true), (sizes.all, sizes.narrow)] {
             if cast {
                 let next = self.pointwise_gradient("aten.sigmoid_backward", bytes, wide);

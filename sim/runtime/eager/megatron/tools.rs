@@ -1,4 +1,4 @@
-//! What many of Megatron-Core's rules are put together from: blocks that are kept, kernels, exchanges of the tensor-parallel
+//! What many of Megatron-Core's rules are put together from: storages that are kept, kernels, exchanges of the tensor-parallel
 //! ranks.
 
 use super::super::frame::Results;
@@ -28,7 +28,7 @@ impl Eager {
         frame.slots[value].expect("an operator reads live values")
     }
 
-    /// Keeps blocks for backward, whose references it takes over, or lets go of them.
+    /// Keeps storages for backward, whose references it takes over, or lets go of them.
     pub(in crate::runtime::eager) fn keep(&mut self, frame: &mut Frame, results: Results, saved: &[Storage]) {
         if results == Results::Save {
             frame.saved.extend_from_slice(saved);
@@ -40,7 +40,7 @@ impl Eager {
         }
     }
 
-    /// A new block and the memory-bound kernel that writes it.
+    /// A new storage and the memory-bound kernel that writes it.
     pub(in crate::runtime::eager) fn made(
         &mut self,
         name: &'static str,

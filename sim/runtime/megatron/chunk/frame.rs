@@ -1,6 +1,6 @@
 //! What a chunk's forward of one micro-batch leaves for its backward.
 
-use crate::runtime::eager::{Blocks, Frame, Storage};
+use crate::runtime::eager::{Frame, HoldsStorages, Storage};
 
 /// What forward leaves of some blocks in a row.
 #[derive(Clone, Debug)]
@@ -38,13 +38,13 @@ pub struct LossReport {
     pub report: Storage,
 }
 
-impl Blocks for ChunkFrame {
-    fn blocks(&mut self, show: &mut dyn FnMut(&mut Storage)) {
-        self.embedding.blocks(show);
-        self.head.blocks(show);
+impl HoldsStorages for ChunkFrame {
+    fn storages(&mut self, show: &mut dyn FnMut(&mut Storage)) {
+        self.embedding.storages(show);
+        self.head.storages(show);
         for done in &mut self.blocks {
             match done {
-                BlocksFrame::Saved(_, frame) => frame.blocks(show),
+                BlocksFrame::Saved(_, frame) => frame.storages(show),
                 BlocksFrame::Again(Again { input, mask, .. }) => [input, mask].into_iter().for_each(&mut *show),
             }
         }

@@ -2,7 +2,7 @@
 
 use crate::program::{Category, DType, Pass};
 use crate::runtime::eager::COMPUTE;
-use crate::runtime::eager::spread::Cast;
+use crate::runtime::eager::vocabulary_parallel::Cast;
 use crate::runtime::megatron::state::{Key, Open, Rank};
 use crate::schedule::{Action, Kind};
 

@@ -1,7 +1,7 @@
 //! The rank's part of the head, and what ranks exchange for it.
 
 use crate::program::{Category, Collective, DType, Dispatch, MemoryKind, Pass, Work};
-use crate::runtime::eager::spread::{Cast, HeadResults};
+use crate::runtime::eager::vocabulary_parallel::{Cast, HeadResults};
 use crate::runtime::eager::{COMPUTE, Storage};
 use crate::runtime::megatron::data::read_back;
 use crate::runtime::megatron::groups::{PIPELINE, REDUCTIONS, VOCABULARY};

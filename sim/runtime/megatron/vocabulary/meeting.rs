@@ -2,7 +2,7 @@
 
 use super::Vocabulary;
 use crate::program::{Collective, Comm, DType, EventId, StreamId};
-use crate::runtime::eager::spread::Cast;
+use crate::runtime::eager::vocabulary_parallel::Cast;
 use crate::runtime::eager::{COMPUTE, Storage};
 use crate::runtime::megatron::groups::VOCABULARY;
 use crate::runtime::megatron::state::Rank;

@@ -103,7 +103,7 @@ impl Eager {
 
 fn forward(eager: &mut Eager, graph: &Graph, op: &Op, context: Context, _: [Storage; 3]) -> (Storage, Vec<Storage>) {
     const NAME: &str = "te.fused_attn_fwd";
-    let Some(heads) = context.heads else { unreachable!("heads are spread over some ranks") };
+    let Some(heads) = context.heads else { unreachable!("heads are distributed over some ranks") };
     let (sizes, pass) = (Sizes::of(graph, op), eager.forward_pass());
     let [query, key, value] = eager.change_hands(heads, To::Heads, sizes.all(), sizes.dtype, pass);
     let [part, random, sums] = [sizes.query, RANDOM, sizes.sums].map(|bytes| eager.storage(bytes, NAME));
@@ -114,7 +114,7 @@ fn forward(eager: &mut Eager, graph: &Graph, op: &Op, context: Context, _: [Stor
 
 fn gradients(eager: &mut Eager, graph: &Graph, op: &Op, context: Context) -> [Storage; 3] {
     const NAME: &str = "te.fused_attn_bwd";
-    let Some(heads) = context.heads else { unreachable!("heads are spread over some ranks") };
+    let Some(heads) = context.heads else { unreachable!("heads are distributed over some ranks") };
     let (sizes, pass) = (Sizes::of(graph, op), eager.backward_pass());
     let [given] = eager.change_hands(heads, To::Heads, [sizes.query], sizes.dtype, pass);
     let parts = sizes.all().map(|bytes| eager.temporary(bytes, NAME));

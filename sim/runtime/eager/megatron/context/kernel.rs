@@ -44,14 +44,14 @@ pub(super) struct Kernel {
 }
 
 impl Context {
-    /// Over how many ranks heads are spread.
-    pub(super) fn spread(self) -> u64 {
+    /// Over how many ranks heads are distributed.
+    pub(super) fn head_ranks(self) -> u64 {
         self.heads.map_or(1, |heads| u64::from(heads.ranks))
     }
 
     /// Tokens of a rank while it attends, of all heads or of some.
     pub(super) fn tokens(self, graph: &Graph) -> u64 {
-        graph.dims.s * self.spread()
+        graph.dims.s * self.head_ranks()
     }
 
     pub(super) fn window(op: &Op) -> Option<u64> {
@@ -65,8 +65,8 @@ impl Context {
         let (d, Kernel { queries, keys, causal, backward }) = (graph.dims, kernel);
         let shape = AttentionShape {
             batch: d.b,
-            heads: d.n / self.spread(),
-            kv_heads: d.k / self.spread(),
+            heads: d.n / self.head_ranks(),
+            kv_heads: d.k / self.head_ranks(),
             queries,
             keys,
             head_dim: d.h,

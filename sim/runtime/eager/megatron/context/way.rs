@@ -8,7 +8,7 @@ use crate::program::{GroupId, StreamId};
 pub struct Ring {
     /// The communicator.
     pub group: GroupId,
-    /// How many ranks; where heads are spread over all, 1.
+    /// How many ranks; where heads are distributed over all, 1.
     pub ranks: u32,
     /// The streams of messages with the next rank and with the previous one. Two ranks batch what they exchange, on the
     /// first, as are collectives.

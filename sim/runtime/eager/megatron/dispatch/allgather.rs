@@ -19,9 +19,9 @@ pub(super) const ALLGATHER: Dispatcher = Dispatcher {
     about: "all rows go to all ranks",
     combines: false,
     overlaps_shared: false,
-    refuses: |spread| {
+    refuses: |experts| {
         Refusal::first([(
-            spread.capacity,
+            experts.capacity,
             Refusal::new("allgather-capacity", "experts' capacity under the all-gather dispatcher")
                 .on("megatron.moe_expert_capacity_factor"),
         )])

@@ -77,7 +77,7 @@ fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, mut shar
         .collect();
     for (needed, kind, count) in [
         (routed.sorts(), RoutedOp::Sort { fused }, routed.rows()),
-        (routed.tensor > 1, RoutedOp::Spread, routed.received),
+        (routed.tensor > 1, RoutedOp::Scatter, routed.received),
     ] {
         if needed {
             let before = out;

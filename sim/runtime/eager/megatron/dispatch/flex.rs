@@ -7,7 +7,7 @@
 
 use super::super::super::frame::Node;
 use super::super::dispatcher::Selected;
-use super::super::dispatcher::{Dispatcher, Experts, Routing, Spread, WriteStage};
+use super::super::dispatcher::{Dispatcher, ExpertParallel, Experts, Routing, WriteStage};
 use super::rows::{C, CD, rows, unpermute_to};
 use super::rules::Rules;
 use crate::model::graph::{Axis, Graph, GraphBuilder, Op, ValueId};
@@ -38,7 +38,7 @@ const CHOOSE: &str = "chosen experts";
 const DISPATCH: &str = "dispatch";
 const COMBINE: &str = "combine";
 /// What a token chooses as weights and a map of the rank's experts.
-const SPREAD: &str = "own experts";
+const OWN_EXPERTS: &str = "own experts";
 /// The token of each row, and its weight.
 const TOKENS_OF_ROWS: &str = "tokens of rows";
 const WEIGHTS_OF_ROWS: &str = "weights of rows";
@@ -52,21 +52,21 @@ const INDEX: u64 = 8;
 const NUMBER: u64 = 4;
 
 /// Whether a step takes rows from rank to rank.
-pub(super) fn crosses(step: &str) -> bool {
+pub(super) fn exchanges_rows(step: &str) -> bool {
     [DISPATCH, COMBINE].contains(&step)
 }
 
-fn refuses(spread: Spread) -> Option<Refusal> {
+fn refuses(experts: ExpertParallel) -> Option<Refusal> {
     let split = (
-        spread.tensor > 1,
+        experts.tensor > 1,
         Refusal::new("deepep-split-experts", "DeepEP's way to experts that are split over ranks").on("mesh.etp"),
     );
     let odd = (
-        !RANKS.contains(&spread.ranks),
+        !RANKS.contains(&experts.ranks),
         Refusal::new("deepep-ranks", "DeepEP over a number of ranks that it has no settings for").on("mesh.ep"),
     );
     let capacity = (
-        spread.capacity,
+        experts.capacity,
         Refusal::new("deepep-capacity", "experts' capacity under DeepEP").on("megatron.moe_expert_capacity_factor"),
     );
     Refusal::first([split, odd, capacity])
@@ -91,7 +91,7 @@ fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, _: Optio
     // Weights, and numbers of experts.
     let choice = rows(g, own(CHOOSE), &[weights], ("choice_C", C, chosen), DType::Fp32);
     let got = rows(g, own(DISPATCH), &[tokens, choice], ("got_CD", CD, came * d), compute);
-    let of_got = rows(g, own(SPREAD), &[choice, got], ("weights_SBE", SBE, came * local), DType::Fp32);
+    let of_got = rows(g, own(OWN_EXPERTS), &[choice, got], ("weights_SBE", SBE, came * local), DType::Fp32);
     let numbered = if fused { (DType::Int32, came * (2 * local + 1)) } else { (DType::Int64, routed.rows()) };
     let of = rows(g, own(TOKENS_OF_ROWS), &[of_got], ("of_C", C, numbered.1), numbered.0);
     let sorted =
@@ -112,7 +112,7 @@ fn exchange(eager: &mut Eager, routed: &Routed, way: Way, row: u64) {
     eager.expert_exchange(|ranks| ranks.counts, kind, routed.tokens * row, DType::Bf16);
 }
 
-/// A block of the pool of DeepEP's stream.
+/// A storage of the pool of DeepEP's stream.
 fn taken(eager: &mut Eager, bytes: u64) -> Storage {
     let stream = eager.ranks_of_experts().and_then(|ranks| ranks.counts).map_or(COMPUTE, |(_, stream)| stream);
     eager.storage_on(stream, bytes, Category::Activation, "deep_ep")
@@ -172,7 +172,7 @@ fn forward(
             saved.extend(handle);
             got
         }
-        SPREAD => {
+        OWN_EXPERTS => {
             let picked = [INDEX, NUMBER].map(|each| taken(eager, came * routed.top_k * each));
             let counted = came * routed.top_k;
             let whole = eager.made("aten.zeros", map * INDEX, 0, dispatch);
@@ -269,7 +269,7 @@ fn backward(
             eager.masked_scatter(arrived(&routed) * routed.local, bytes);
             result
         }
-        SPREAD => {
+        OWN_EXPERTS => {
             let picked = eager.pointwise_gradient("aten.index", routed.rows() * NUMBER, read);
             let result = eager.pointwise_gradient("aten.zeros", arrived(&routed) * routed.top_k * NUMBER, 0);
             eager.pointwise(

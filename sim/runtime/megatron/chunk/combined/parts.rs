@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::model::graph::{Graph, Op, OpKind};
 use crate::model::megatron::{MegatronOp, RoutedOp};
-use crate::runtime::eager::crosses;
+use crate::runtime::eager::exchanges_rows;
 use crate::runtime::megatron::chunk::Chunk;
 use crate::runtime::megatron::mtp;
 
@@ -30,14 +30,14 @@ pub(super) struct Layer<'c> {
 impl Layer<'_> {
     /// Which operators are in a part.
     pub(super) fn part(&self, node: Node) -> Range<usize> {
-        let crosses = |op: &Op| matches!(op.kind, OpKind::Megatron(MegatronOp::Routed(kind)) if crosses(kind));
+        let exchanges = |op: &Op| matches!(op.kind, OpKind::Megatron(MegatronOp::Routed(kind)) if exchanges_rows(kind));
         let sums = |op: &Op| matches!(op.kind, OpKind::Megatron(MegatronOp::BiasDropoutAdd { .. }));
         let [begins, end, ends] = self.at;
         let ops = &self.graph.ops[begins..end];
-        let [dispatch, experts, combine] = match (ops.iter().position(crosses), ops.iter().rposition(crosses)) {
+        let [dispatch, experts, combine] = match (ops.iter().position(exchanges), ops.iter().rposition(exchanges)) {
             // Rows go to the experts, with their weights or before them; rows come back.
             (Some(first), Some(last)) => {
-                [first, first + ops[first..].iter().take_while(|op| crosses(op)).count(), last].map(|at| begins + at)
+                [first, first + ops[first..].iter().take_while(|op| exchanges(op)).count(), last].map(|at| begins + at)
             }
             _ => {
                 let cut = ops.iter().position(sums).map_or(end, |at| begins + at + 1);

@@ -1,4 +1,4 @@
-//! Experts spread over ranks, as torchtitan does it beside the model's own operators: communicators, the norm of all
+//! Experts distributed over ranks, as torchtitan does it around the model's own operators: communicators, the norm of all
 //! gradients, and the biases that balance the load (`distributed/utils.py`, `components/optimizer.py` at 6b960233).
 
 use super::training::Training;
@@ -19,13 +19,13 @@ impl Training<'_> {
         let over = self.run.groups.iter().find_map(|group| group.over);
         let neighbours = self.run.eager.framework.torch().and_then(|torch| torch.experts.as_ref());
         let neighbours = neighbours.map(|axis| axis.group);
-        let spread = over.map(|(ranks, own)| ((ranks > 1).then_some(own), neighbours));
-        let spread = spread.into_iter().flat_map(|(own, neighbours)| own.into_iter().chain(neighbours));
+        let experts = over.map(|(ranks, own)| ((ranks > 1).then_some(own), neighbours));
+        let experts = experts.into_iter().flat_map(|(own, neighbours)| own.into_iter().chain(neighbours));
         let sharded = (self.job.fsdp.shard > 1).then_some(self.run.communicators.shard);
         let tensor = self.run.eager.framework.tensor().map(|tensor| tensor.group);
         // The norm of a rank's stages is squared, and summed over those of all.
         let pipeline = self.pipeline_group;
-        let axes: Vec<GroupId> = spread.chain(sharded).chain(tensor).chain(pipeline).collect();
+        let axes: Vec<GroupId> = experts.chain(sharded).chain(tensor).chain(pipeline).collect();
         optimizer::clip(&mut self.run.eager.program, params, element, |program| {
             for group in axes {
                 let comm = Comm { kind: Collective::AllReduce, group, bytes: Bytes(4), dtype: DType::Fp32 };

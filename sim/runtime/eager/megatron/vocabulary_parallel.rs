@@ -1,4 +1,4 @@
-//! A rank's part of a vocabulary that is spread over pipeline ranks (sail-sg/VocabularyParallelism@6191c3bf,
+//! A rank's part of a vocabulary that is sharded over pipeline ranks (sail-sg/VocabularyParallelism@6191c3bf,
 //! `core/tensor_parallel/vocab_input.py`, `vocab_output.py`, `cross_entropy.py`).
 //!
 //! With T tokens and V/p words, one block of T·V/p numbers in fp32 holds first the logits, then their exponentials, then the
