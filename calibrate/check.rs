@@ -191,7 +191,7 @@ fn read(path: &Path, sequence: Option<i64>) -> Result<(Scenario, String), Failur
 }
 
 /// A program that was exported.
-fn exported(path: &Path, job: &spmd::Job) -> Result<String, Failure> {
+fn exported(path: &Path, job: &spmd::XlaPlan) -> Result<String, Failure> {
     let bytes = files::bytes(path).map_err(|why| Failure::Input(format!("{}: {why}", path.display())))?;
     let program = String::from_utf8(bytes).map_err(|_| {
         let remedy = "export the program as text (`.as_text()`), not as bytecode";
@@ -208,7 +208,7 @@ fn exported(path: &Path, job: &spmd::Job) -> Result<String, Failure> {
 }
 
 /// The scenario's step.
-fn written(emit: Option<Output>, scenario: &Scenario, job: &spmd::Job, cpu: bool) -> Result<String, Failure> {
+fn written(emit: Option<Output>, scenario: &Scenario, job: &spmd::XlaPlan, cpu: bool) -> Result<String, Failure> {
     if cpu && job.attention != spmd::Attention::DotProduct {
         return Err(Failure::Input(
             "the splash kernel is a TPU's, and the cpu plugin has no compiler for it: write xla.attention = \

@@ -28,8 +28,8 @@ mod weights;
 use std::borrow::Cow;
 
 use windtunnel::model::experts::{Experts, Router, Score};
-use windtunnel::model::{Activation, FeedForward, Position, QkNorm};
-use windtunnel::runtime::spmd::{Attention, Block, Job, Mesh};
+use windtunnel::model::{Activation, Gating, Layers, Position, QkNorm};
+use windtunnel::runtime::spmd::{Attention, Block, Mesh, XlaPlan};
 
 use crate::stablehlo::{Element, Function, Spec, Type, Value, module};
 pub use kernel::TARGET as KERNEL;
@@ -86,7 +86,7 @@ impl Step {
 ///
 /// # Errors
 /// A job with something that is not written yet; the text names it.
-pub fn write(job: &Job, options: Options) -> Result<Step, String> {
+pub fn write(job: &XlaPlan, options: Options) -> Result<Step, String> {
     if let Some(lacks) = lacks(job) {
         return Err(format!("no program is written yet for {lacks}"));
     }
@@ -94,35 +94,38 @@ pub fn write(job: &Job, options: Options) -> Result<Step, String> {
 }
 
 /// What a job has that no step is written with.
-fn lacks(job: &Job) -> Option<Cow<'static, str>> {
+fn lacks(job: &XlaPlan) -> Option<Cow<'static, str>> {
     let model = &job.model;
-    let windows = |job: &Job| (1..job.model.layers).any(|layer| job.model.window(layer) != job.model.window(0));
+    let windows = |layers: &Layers| layers.iter().any(|layer| layer.window() != layers.at(0).window());
     let shared = job.mesh.context > 1;
-    let experts = |has: fn(&Experts) -> bool| model.experts.as_ref().is_some_and(has);
+    let experts = |has: fn(&Experts) -> bool| model.experts().is_some_and(has);
     let cases = [
         (shared && job.attention == Attention::DotProduct, "shared sequences in dot_product attention"),
-        (shared && model.experts.is_some(), "experts of shared sequences: set mesh.context = 1"),
-        (experts(|of| of.dense_first > 0 || of.every > 1), "blocks with experts beside blocks without"),
+        (shared && model.experts().is_some(), "experts of shared sequences: set mesh.context = 1"),
+        (model.experts().is_some() && model.dense().is_some(), "blocks with experts beside blocks without"),
         (experts(|of| !softmax(of.router)), "routers other than a softmax over the experts that are chosen"),
         (experts(|of| of.bias), "experts with biases"),
         (experts(|of| of.auxiliary_loss), "a loss that balances experts"),
         (job.sorts_experts() && job.mesh.tensor > 1, "sorted experts on the tensor axis: set mesh.tensor = 1"),
         (job.quantization.is_some(), "quantized linears"),
-        (model.qk_norm == Some(QkNorm::Full), "norms over all heads at once"),
-        (model.embedding_norm, "a norm on the embedding"),
-        (model.attention_softcap && job.attention == Attention::DotProduct, "capped scores in dot_product attention"),
-        (windows(job) && job.attention == Attention::DotProduct, "windows of some blocks in dot_product attention"),
+        (model.qk_norm() == Some(QkNorm::Full), "norms over all heads at once"),
+        (model.embedding_norm.is_some(), "a norm on the embedding"),
+        (model.caps_scores() && job.attention == Attention::DotProduct, "capped scores in dot_product attention"),
+        (
+            windows(&model.layers) && job.attention == Attention::DotProduct,
+            "windows of some blocks in dot_product attention",
+        ),
         (!matches!(model.position, Position::Rope { .. }), "positions other than rotary ones"),
-        (!gates(model.feed_forward), "feed-forwards other than those gated by SiLU or GELU"),
+        (!gates(model.gating()), "feed-forwards other than those gated by SiLU or GELU"),
     ];
     let here = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what.into());
     here.or_else(|| job.only_simulated().map(|refusal| refusal.problem))
 }
 
 /// Whether a feed-forward is gated by a function that is written here.
-fn gates(feed_forward: FeedForward) -> bool {
+fn gates(feed_forward: Gating) -> bool {
     use Activation::{Gelu, GeluNew, GeluTanh, Silu};
-    matches!(feed_forward, FeedForward::Gated(Silu | Gelu | GeluNew | GeluTanh))
+    matches!(feed_forward, Gating::Gated(Silu | Gelu | GeluNew | GeluTanh))
 }
 
 /// Whether a router's weights are the softmax over those it chose: a softmax over all, divided by the sum of the chosen, is
@@ -137,13 +140,13 @@ fn softmax(router: Router) -> bool {
 }
 
 /// The job as one chip would run it all: what the compiler is given is of the whole.
-fn whole(job: &Job) -> Job {
-    Job { mesh: Mesh::ONE, batch: job.batch * u64::from(job.mesh.data_ranks()), ..job.clone() }
+fn whole(job: &XlaPlan) -> XlaPlan {
+    XlaPlan { mesh: Mesh::ONE, batch: job.batch * u64::from(job.mesh.data_ranks()), ..job.clone() }
 }
 
 /// A step being written.
 struct Writer<'j> {
-    job: &'j Job,
+    job: &'j XlaPlan,
     options: Options,
     layout: Layout,
     block: Block,
@@ -154,9 +157,9 @@ struct Writer<'j> {
 }
 
 impl<'j> Writer<'j> {
-    fn new(job: &'j Job, options: Options) -> Self {
+    fn new(job: &'j XlaPlan, options: Options) -> Self {
         let whole = whole(job);
-        let block = Block::of(&whole, job.model.window(0));
+        let block = Block::of(&whole, job.model.layers.at(0));
         let layout = Layout::of(job.mesh);
         let weights = weights::of(&job.model, &block, &layout, job.scan);
         Self { job, options, layout, block, weights, main: Function::new(), sorted: None }
@@ -254,8 +257,8 @@ impl<'j> Writer<'j> {
 
     /// The activation of the feed-forward's gate.
     fn activation(&self) -> Activation {
-        match self.job.model.feed_forward {
-            FeedForward::Gated(activation) | FeedForward::Plain(activation) => activation,
+        match self.job.model.gating() {
+            Gating::Gated(activation) | Gating::Plain(activation) => activation,
         }
     }
 }

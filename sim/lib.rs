@@ -10,6 +10,7 @@ pub mod memory;
 pub mod model;
 pub mod near;
 pub mod network;
+pub mod plan;
 pub mod program;
 pub mod receipt;
 pub mod report;

@@ -21,6 +21,7 @@ pub mod head;
 pub mod huggingface;
 pub mod internlm;
 pub mod latent;
+pub mod layer;
 pub mod megatron;
 pub mod nanotron;
 pub mod operators;
@@ -32,5 +33,6 @@ pub mod transformers;
 pub mod unpad;
 
 pub use config::{ModelConfig, ParamCount};
+pub use layer::{Attention, Dense, FeedForward, Layer, Layers, Mixer, Norms};
 pub use operators::Activation;
-pub use parts::{Dropout, FeedForward, Norm, NormPlacement, Position, QkNorm};
+pub use parts::{Dropout, Gating, Norm, NormPlacement, Position, QkNorm};

@@ -7,6 +7,7 @@
 //! In files a quantity is a string with its unit (`"4.8 TB/s"`, `"141 GB"`, `"2.5 us"`). Decimal and binary
 //! prefixes are both understood and never confused: `GB` is 1e9 bytes, `GiB` is 2^30.
 
+mod finite;
 mod physical;
 
 use std::fmt;
@@ -16,6 +17,7 @@ use std::ops::{Add, AddAssign, Div, Mul, Sub};
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
+pub use finite::Finite;
 pub use physical::physical;
 
 /// A number of bytes \[B\].

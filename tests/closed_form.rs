@@ -290,7 +290,7 @@ fn inputs_of_checkpoints_go_to_the_host_and_come_back_once() {
     };
     let scenario = make::parse(&text);
     let model = scenario.job.model();
-    let all = model.layers * 1024 * model.width * 2;
+    let all = model.layers.count() * 1024 * model.width * 2;
     let on = |stream: &str| with(&text, "activation_checkpointing", "offload", stream);
     assert_eq!((copied(&on("default_stream"), true), copied(&on("default_stream"), false)), (all, all));
     // The last is still there when backward begins; the others that are go when it is used.
@@ -306,7 +306,7 @@ fn an_attention_that_reads_back_waits_once_in_each_forward_and_recompute() {
         let program = compile(&apply(TINY, change));
         program.step.iter().filter(|instr| matches!(instr, Instr::HostWait { .. })).count() as u64
     };
-    let layers = make::parse(TINY).job.model().layers;
+    let layers = make::parse(TINY).job.model().layers.count();
     let base = waits("batch.sequence = 128");
     assert_eq!(waits("attention.reads_back = true") - base, layers);
     assert_eq!(waits("attention.reads_back = true, activation_checkpointing.policy = 'full'") - base, 2 * layers);

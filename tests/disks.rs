@@ -46,6 +46,17 @@ fn states_on_disks_cross_once_each_way_in_a_step_and_gradients_too() {
 }
 
 #[test]
+fn the_defaults_of_a_table_in_a_table_are_one_value_that_can_be_written() {
+    let text = on_disks("8 GB/s", "offload_optimizer = { device = \"nvme\", nvme_path = \"/local_nvme\" }\n");
+    let open = make::parse(&text).defaults();
+    let [(_, aio)] = open.iter().filter(|(key, _)| key == "zero.aio").collect::<Vec<_>>()[..] else {
+        panic!("{open:?}")
+    };
+    let names: Vec<&str> = aio.as_table().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(names, ["block_size", "intra_op_parallelism"]);
+}
+
+#[test]
 fn parameters_on_disks_are_read_for_each_gather_and_written_when_stepped() {
     let files = "{ device = \"nvme\", nvme_path = \"/local_nvme\", max_in_cpu = 0, buffer_count = 40 }";
     let keys = format!(

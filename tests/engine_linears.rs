@@ -67,7 +67,7 @@ fn a_transposed_byte_of_every_input_and_weight_is_kept_for_backward() {
     let dims = block::dims(&job.model, job.batch, job.seq, job.tensor);
     let kept = |linears| {
         let style = Style { linears, ..job.style };
-        let graph = block::block(&job.model, dims, DType::Bf16, Default::default(), style);
+        let graph = block::block(&job.model, dims, DType::Bf16, job.model.layers.at(0), style);
         let mut eager = Eager::new(
             Builder::new(1, &["compute"]),
             job.eager,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use windtunnel::model::block::{self, Variant};
+use windtunnel::model::block;
 use windtunnel::model::huggingface::shipped;
 use windtunnel::model::style::Style;
 use windtunnel::model::tensor::TensorParallel;
@@ -100,13 +100,11 @@ fn operators_hold_the_parameters_that_are_counted() {
     for name in ["mixtral-8x22b", "qwen3-235b-a22b", "deepseek-v2-lite", "deepseek-v2"] {
         let model = shipped::named(name).unwrap();
         let dims = block::dims(&model, 1, 1024, TensorParallel::NONE);
-        let held = |experts: bool| -> u64 {
-            let variant = Variant { window: None, experts };
-            let graph = block::block(&model, dims, DType::Bf16, variant, Style::default());
-            graph.params.iter().map(|param| param.elements()).sum()
-        };
-        let params = model.params();
-        assert_eq!((held(true), held(false)), (params.block, params.dense_block), "{name}");
+        for layer in model.layers.kinds() {
+            let graph = block::block(&model, dims, DType::Bf16, layer, Style::default());
+            let held: u64 = graph.params.iter().map(|param| param.elements()).sum();
+            assert_eq!(held, layer.params(model.width).0, "{name}");
+        }
     }
 }
 

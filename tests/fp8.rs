@@ -4,15 +4,18 @@
 //! Letters: T tokens of a micro-batch, t tensor-parallel ranks, h width, A and K widths of queries and of keys, f
 //! feed-forward width, n heads; bytes.
 
-use windtunnel::model::{Activation, Dropout, FeedForward, ModelConfig, Norm, NormPlacement, Position};
+use windtunnel::model::{
+    Activation, Attention, Dense, Dropout, FeedForward, Gating, Layer, Layers, Mixer, ModelConfig, Norm, NormPlacement,
+    Norms, Position,
+};
 use windtunnel::program::builder::Section;
 use windtunnel::program::{Builder, Collective, DType, Instr, Pass, Program, StreamId, Work};
 use windtunnel::runtime::eager::framework::Megatron;
 use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
 use windtunnel::runtime::eager::{Eager, FrameworkState, LayerNorm, TensorGroup};
 use windtunnel::runtime::megatron::{
-    self, Again, Block, Chunk, Core, CrossEntropy, Ends, Engine, Fp8Recipe, Gradients, Implementation, Job, Loader,
-    Matmuls, Mesh, Optimizer, Overlap, Pipeline, Recompute, Sharing,
+    self, Block, Chunk, Core, CrossEntropy, Ends, Engine, Fp8Recipe, Gradients, Implementation, Loader, Matmuls,
+    MegatronPlan, Mesh, Optimizer, Overlap, Pipeline, Recompute, RecomputeModules, Sharing, Split,
 };
 use windtunnel::schedule::find;
 
@@ -28,34 +31,23 @@ const DELAYED: Fp8Recipe = Fp8Recipe::Delayed;
 const RANDOM: u64 = 16;
 
 fn model() -> ModelConfig {
+    let attention = Attention { kv_heads: 4, fused_qkv: true, ..Attention::plain(HEADS, WIDTH / HEADS) };
+    let dense = Dense { width: FFN, gating: Gating::Gated(Activation::Silu), bias: false };
+    let layer = Layer {
+        mixer: Mixer::Attention(attention),
+        feed_forward: FeedForward::Dense(dense),
+        norms: Norms { kind: Norm::Rms, placement: NormPlacement::Pre },
+    };
     ModelConfig {
         name: "a small Llama".to_owned(),
-        layers: LAYERS,
+        layers: Layers::alike(layer, LAYERS),
         width: WIDTH,
-        heads: HEADS,
-        kv_heads: 4,
-        head_dim: WIDTH / HEADS,
-        ffn: FFN,
-        experts: None,
-        latent: None,
-        sinks: false,
         vocab: VOCAB,
-        norm: Norm::Rms,
-        norm_placement: NormPlacement::Pre,
-        final_norm: true,
-        embedding_norm: false,
+        final_norm: Some(Norm::Rms),
+        embedding_norm: None,
         position: Position::Rope { dims: WIDTH / HEADS },
-        feed_forward: FeedForward::Gated(Activation::Silu),
-        qkv_bias: false,
-        output_bias: false,
-        ffn_bias: false,
-        fused_qkv: true,
-        qk_norm: None,
         tied_head: false,
-        sliding_window: None,
-        global_every: 0,
         context: None,
-        attention_softcap: false,
         logit_softcap: false,
         predicts_ahead: 0,
         scaled_embedding: false,
@@ -66,39 +58,46 @@ fn model() -> ModelConfig {
     }
 }
 
-fn job(matmuls: Matmuls, tp: u32) -> Job {
-    Job {
+fn job(matmuls: Matmuls, tp: u32) -> MegatronPlan {
+    MegatronPlan {
+        split: Split {
+            model: model(),
+            batch: 1,
+            seq: SEQ,
+            micro_batches: 3,
+            mesh: Mesh { tp, cp: 1, sharing: Sharing::ring(), dp: 2, pp: 1, ep: 1, etp: tp },
+            sequence_parallel: tp > 1,
+            overlap_tensor: None,
+            pipeline: Pipeline {
+                schedule: find("Megatron1F1B").unwrap(),
+                virtual_stages: 1,
+                layers: vec![LAYERS],
+                overlap_p2p: false,
+                scatter_gather: false,
+            },
+            block: Block {
+                implementation: Implementation::TransformerEngine,
+                layer_norm: LayerNorm::Torch,
+                core: Core::Flash,
+                hidden_dropout: false,
+                attention_dropout: false,
+                fused_activation: true,
+                fused_dropout: true,
+                fused_rope: true,
+                cross_entropy: CrossEntropy::Compiled,
+                recompute: Recompute::None,
+                recompute_modules: RecomputeModules::default(),
+            },
+            mixture: None,
+            matmuls,
+            dtype: DType::Bf16,
+            vocabulary_multiple: 128,
+            workspace: 32 << 20,
+            copies_gradients: false,
+            persistent_workspace: true,
+            multiprocessors: 132,
+        },
         engine: Engine::Core,
-        model: model(),
-        batch: 1,
-        seq: SEQ,
-        micro_batches: 3,
-        mesh: Mesh { tp, cp: 1, sharing: Sharing::ring(), dp: 2, pp: 1, ep: 1, etp: tp },
-        sequence_parallel: tp > 1,
-        overlap_tensor: None,
-        pipeline: Pipeline {
-            schedule: find("Megatron1F1B").unwrap(),
-            virtual_stages: 1,
-            layers: vec![LAYERS],
-            overlap_p2p: false,
-            scatter_gather: false,
-        },
-        block: Block {
-            implementation: Implementation::TransformerEngine,
-            layer_norm: LayerNorm::Torch,
-            core: Core::Flash,
-            hidden_dropout: false,
-            attention_dropout: false,
-            fused_activation: true,
-            fused_dropout: true,
-            fused_rope: true,
-            cross_entropy: CrossEntropy::Compiled,
-            recompute: Recompute::None,
-            again: Again::default(),
-        },
-        mixture: None,
-        matmuls,
-        dtype: DType::Bf16,
         gradients: Gradients { dtype: DType::Fp32, fused_accumulation: true, overlap_reduce: false, bucket: None },
         optimizer: Optimizer {
             distributed: true,
@@ -111,15 +110,10 @@ fn job(matmuls: Matmuls, tp: u32) -> Job {
             fused: true,
             clip: true,
         },
-        vocabulary_multiple: 128,
         fsdp: None,
         loader: Loader::There,
         checks_for_nan: false,
         graphs: Default::default(),
-        workspace: 32 << 20,
-        copies_gradients: false,
-        persistent_workspace: true,
-        multiprocessors: 132,
     }
 }
 
@@ -127,7 +121,7 @@ fn fp8(recipe: Fp8Recipe, parameters: bool) -> Matmuls {
     Matmuls::Fp8 { recipe, parameters }
 }
 
-fn program(job: &Job) -> Program {
+fn program(job: &MegatronPlan) -> Program {
     assert_eq!(megatron::refuses(job), None);
     megatron::compile(job).classes.remove(0)
 }
@@ -146,17 +140,17 @@ impl ParamHooks for Nothing {
 }
 
 /// What `layers` blocks keep for backward.
-fn kept(job: &Job, layers: u64) -> u64 {
-    let mut program = Builder::new(job.mesh.ranks(), &["compute", "tp"]);
-    let group = program.add_group(job.mesh.tensor());
+fn kept(job: &MegatronPlan, layers: u64) -> u64 {
+    let mut program = Builder::new(job.split.mesh.ranks(), &["compute", "tp"]);
+    let group = program.add_group(job.split.mesh.tensor());
     program.section(Section::Step);
     let chunk = Chunk::new(job, Ends::NONE, 0..layers, 0);
     let mut megatron = Box::new(Megatron::new(MainGradients::new(DType::Fp32, true, Box::new(Nothing))));
-    if job.mesh.tp > 1 {
+    if job.split.mesh.tp > 1 {
         megatron.tensor = Some(TensorGroup { group, ranks: 2, stream: StreamId(1) });
     }
-    let mut eager = Eager::new(program, job.eager(), chunk.params().len(), FrameworkState::Megatron(megatron));
-    let input = eager.storage(SEQ * WIDTH * 2 / u64::from(job.mesh.tp), "input");
+    let mut eager = Eager::new(program, job.split.eager(), chunk.params().len(), FrameworkState::Megatron(megatron));
+    let input = eager.storage(SEQ * WIDTH * 2 / u64::from(job.split.mesh.tp), "input");
     let _ = chunk.forward(&mut eager, Some(input));
     let program = eager.program.finish();
     let live = program.step.iter().map(|instr| match *instr {
@@ -262,7 +256,9 @@ fn fp8_is_gathered_in_one_byte_and_scattered_in_two() {
 #[test]
 fn fp8_beside_matmuls_moves_and_multiplies_as_much() {
     let plain = program(&job(fp8(DELAYED, true), 4));
-    let overlapped = program(&Job { overlap_tensor: Some(Overlap::default()), ..job(fp8(DELAYED, true), 4) });
+    let mut overlapping = job(fp8(DELAYED, true), 4);
+    overlapping.split.overlap_tensor = Some(Overlap::default());
+    let overlapped = program(&overlapping);
     let all = |program, kind| -> u64 {
         ["tp", "tp user buffers"].iter().flat_map(|group| exchanged(program, group, kind)).sum()
     };
@@ -346,18 +342,23 @@ fn fp8_multiplies_the_linears_of_blocks_and_nothing_else() {
 
 #[test]
 fn fp8_that_nobody_has_is_refused_by_name() {
-    let refused = |change: &dyn Fn(&mut Job)| {
+    let refused = |change: &dyn Fn(&mut MegatronPlan)| {
         let mut job = job(fp8(DELAYED, false), 2);
         change(&mut job);
         megatron::refuses(&job).map_or("nothing".into(), |refusal| refusal.problem)
     };
     assert_eq!(refused(&|_| {}), "nothing");
-    assert!(refused(&|job| job.block.implementation = Implementation::Local).contains("Transformer Engine"));
-    assert!(refused(&|job| job.model.ffn = 1000).contains("16"));
-    assert!(refused(&|job| job.matmuls = fp8(Fp8Recipe::Blockwise, true)).contains("blockwise"));
-    let beside = |job: &mut Job| {
-        job.matmuls = fp8(Fp8Recipe::Blockwise, false);
-        job.overlap_tensor = Some(Overlap::default());
+    assert!(refused(&|job| job.split.block.implementation = Implementation::Local).contains("Transformer Engine"));
+    let odd = |layer: &mut Layer| {
+        if let FeedForward::Dense(dense) = &mut layer.feed_forward {
+            dense.width = 1000;
+        }
+    };
+    assert!(refused(&|job| job.split.model.layers.edit(odd)).contains("16"));
+    assert!(refused(&|job| job.split.matmuls = fp8(Fp8Recipe::Blockwise, true)).contains("blockwise"));
+    let beside = |job: &mut MegatronPlan| {
+        job.split.matmuls = fp8(Fp8Recipe::Blockwise, false);
+        job.split.overlap_tensor = Some(Overlap::default());
     };
     assert!(refused(&beside).contains("overlap"));
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use windtunnel::model::block::{self, Variant};
+use windtunnel::model::block;
 use windtunnel::model::fuse::float8::Recipe;
 use windtunnel::model::fuse::{self, Compiled, Float8, Kernel, Options, Policy};
 use windtunnel::model::style::Style;
@@ -43,7 +43,7 @@ fn backward_reads_nothing_that_nobody_made_however_layers_are_compiled() {
             };
             let dims = block::dims(&model, batch, 128, tensor);
             let style = Style { repeat_kv: true, ..Style::default() };
-            let graph = block::block(&model, dims, DType::Bf16, Variant::default(), style);
+            let graph = block::block(&model, dims, DType::Bf16, model.layers.at(0), style);
             // Weights with a scale a row are not gathered in fp8: the reader refuses that.
             let ahead = ahead && recipe != Some(Recipe::Rowwise);
             let float8 = recipe.map(|recipe| Float8 { recipe, all_gather: ahead, precompute_scale: ahead });

@@ -50,6 +50,7 @@ mod one_queue;
 mod oracle;
 mod outputs;
 mod pipeline;
+mod plans;
 mod profiles;
 mod readme;
 mod receipt_maker;

@@ -311,7 +311,7 @@ fn tensors_kept_one_by_one_are_let_go_one_by_one_where_memory_is_short() {
 }
 
 /// The job of the base scenario with another model.
-fn job_of(model: &str, layers: u64) -> spmd::Job {
+fn job_of(model: &str, layers: u64) -> spmd::XlaPlan {
     let named = format!("name = \"{model}\"\nlayers = {layers}");
     let text = with(&[("name = \"llama-3.1-8b\"\nlayers = 4", &named)]);
     let scenario = Scenario::parse("spmd.toml", &text).unwrap_or_else(|error| panic!("{model}: {error}"));
@@ -334,10 +334,10 @@ fn a_block_has_the_parameters_of_its_model() {
         "gpt-oss-120b",
     ] {
         let job = job_of(model, 8);
-        let params = job.model.params();
         let count = |block: spmd::Block| block.weights.iter().map(|w| w.numbers()).sum::<u64>() + block.norms;
-        assert_eq!(count(spmd::Block::of(&job, None)), params.block, "{model}");
-        assert_eq!(count(spmd::Block::with(&job, None, None)), params.dense_block, "{model}");
+        for layer in job.model.layers.kinds() {
+            assert_eq!(count(spmd::Block::of(&job, layer)), layer.params(job.model.width).0, "{model}");
+        }
     }
 }
 

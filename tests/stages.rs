@@ -61,7 +61,7 @@ fn key(line: &str) -> (&'static str, String) {
     ("flags = []", format!("flags = []\n{line}"))
 }
 
-fn job(changes: &[(&str, &str)]) -> spmd::Job {
+fn job(changes: &[(&str, &str)]) -> spmd::XlaPlan {
     match read(changes).job.parts() {
         Parts::Compiled(job) => job.clone(),
         _ => panic!("of the SPMD lane"),

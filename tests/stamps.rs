@@ -7,7 +7,7 @@ use windtunnel::receipt::map::map;
 use windtunnel::receipt::read::Receipts;
 use windtunnel::receipt::table::Tables;
 use windtunnel::runtime::Flight;
-use windtunnel::runtime::megatron::{Job, compile, compile_one_by_one};
+use windtunnel::runtime::megatron::{MegatronPlan, Split, compile, compile_one_by_one};
 use windtunnel::scenario::Scenario;
 
 use crate::make::{FILE, MEGATRON, parse, replaced};
@@ -16,13 +16,14 @@ use crate::make::{FILE, MEGATRON, parse, replaced};
 const ROUNDS: u32 = 3;
 
 /// The job with fewer micro-batches.
-fn shorter(job: &Job) -> Job {
-    let round = job.mesh.pp.max(2);
+fn shorter(job: &MegatronPlan) -> MegatronPlan {
+    let round = job.split.mesh.pp.max(2);
     let most = ROUNDS * round;
-    Job { micro_batches: if job.micro_batches > most { most } else { job.micro_batches }, ..job.clone() }
+    let split = Split { micro_batches: job.split.micro_batches.min(most), ..job.split.clone() };
+    MegatronPlan { split, ..job.clone() }
 }
 
-fn hold(what: &str, job: &Job) {
+fn hold(what: &str, job: &MegatronPlan) {
     let programs = |flight: Flight| -> (Vec<Program>, Vec<u32>) { (flight.classes, flight.class_of) };
     let ((stamped, of), (written, by)) = (programs(compile(job)), programs(compile_one_by_one(job)));
     assert_eq!(of, by, "{what}");
@@ -51,7 +52,7 @@ fn every_sixth_published_run_is_stamped_as_it_would_be_written() {
         let ours = ["runtime = \"megatron\"", "runtime = \"deepspeed\""].iter().any(|line| mapped.text.contains(line));
         let Some(scenario) = Scenario::parse(FILE, &mapped.text).ok().filter(|_| ours) else { continue };
         if scenario.simulable().is_ok() {
-            hold(&receipt.row.id, &shorter(scenario.job.split().expect("Megatron's jobs split the model")));
+            hold(&receipt.row.id, &shorter(scenario.job.megatron().expect("a plan of Megatron's")));
             held += 1;
         }
     }
@@ -78,7 +79,7 @@ fn schedules_overlap_and_recomputation_do_not_change_what_is_stamped() {
             }
             let scenario =
                 parse(&replaced(&format!("{MEGATRON}{pipeline}{more}"), &[("accumulation = 4", "accumulation = 8")]));
-            hold(&format!("{pipeline}{more}"), scenario.job.split().expect("Megatron's jobs split the model"));
+            hold(&format!("{pipeline}{more}"), scenario.job.megatron().expect("a plan of Megatron's"));
         }
     }
 }
@@ -86,5 +87,5 @@ fn schedules_overlap_and_recomputation_do_not_change_what_is_stamped() {
 #[test]
 fn shared_experts_beside_exchanges_are_stamped_as_they_would_be_written() {
     let plan = parse(&replaced(crate::shared_experts::PLAN, &[("accumulation = 2", "accumulation = 6")]));
-    hold("shared experts", plan.job.split().expect("Megatron's jobs split the model"));
+    hold("shared experts", plan.job.megatron().expect("a plan of Megatron's"));
 }

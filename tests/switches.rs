@@ -65,6 +65,17 @@ fn replicas_all_reduce_every_micro_batch_or_once() {
 }
 
 #[test]
+fn who_all_reduces_is_no_question_without_replicas() {
+    let said = |mesh: &str| {
+        let every = format!("{mesh}, batch.accumulation = 4, batch.all_reduce_every_micro_batch = true");
+        let scenario = make::parse(&make::apply(TINY, &every));
+        scenario.idle.iter().any(|idle| idle.key == "batch.all_reduce_every_micro_batch")
+    };
+    assert!(said("mesh.dp_shard = 8"));
+    assert!(!said("mesh.dp_shard = 4, mesh.dp_replicate = 2"));
+}
+
+#[test]
 fn units_are_gathered_together_or_apart() {
     // The root once, others in both passes.
     for (wrap, units) in [

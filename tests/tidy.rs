@@ -10,8 +10,8 @@ use windtunnel::scenario::{Scenario, predict};
 
 /// The layers, lowest first: a file names only layers above it in this list. `program` is the language the later ones
 /// speak, so it stands early.
-const LAYERS: [&str; 18] = [
-    "near", "files", "bug", "units", "hardware", "model", "program", "cost", "schedule", "runtime", "network",
+const LAYERS: [&str; 19] = [
+    "near", "files", "bug", "units", "hardware", "model", "program", "cost", "schedule", "plan", "runtime", "network",
     "memory", "engine", "scenario", "report", "explore", "receipt", "cli",
 ];
 

@@ -104,13 +104,13 @@ impl ParamHooks for Nothing {
 #[test]
 fn inputs_and_output_gradients_of_all_linears_are_held_until_the_weights_gradients_are_made() {
     let job = make::parse(&with("ZB-H1")).job;
-    let job = job.split().expect("a job of Megatron's");
+    let job = job.megatron().expect("a plan of Megatron's");
     let after = |weights: bool| {
         let chunk = Chunk::new(job, Ends::NONE, 0..3, 0);
         let megatron = Box::new(Megatron::new(MainGradients::new(DType::Fp32, true, Box::new(Nothing))));
         let framework = FrameworkState::Megatron(megatron);
-        let mut eager = Eager::new(Builder::new(1, &["compute"]), job.eager(), chunk.params().len(), framework);
-        let hidden = 2 * job.seq * job.batch * job.model.width;
+        let mut eager = Eager::new(Builder::new(1, &["compute"]), job.split.eager(), chunk.params().len(), framework);
+        let hidden = 2 * job.split.seq * job.split.batch * job.split.model.width;
         let input = eager.storage(hidden, "input");
         let (frame, output) = chunk.forward(&mut eager, Some(input));
         eager.release(output);
@@ -127,7 +127,7 @@ fn inputs_and_output_gradients_of_all_linears_are_held_until_the_weights_gradien
         let all = program.before_second().chain(&program.step);
         make::live(&program, all, &mut vec![false; program.buffers.len()])
     };
-    let hidden = job.seq * job.batch * job.model.width;
+    let hidden = job.split.seq * job.split.batch * job.split.model.width;
     assert_eq!((after(false), after(true)), (3 * 32 * hidden, 0));
 }
 

@@ -16,7 +16,7 @@ impl Writer<'_> {
     /// Runs all blocks; gives the last one's result, and what each has saved.
     pub fn forward_apart(&mut self, input: Value, parameters: &[Value]) -> (Value, Vec<Kept>) {
         let (mut hidden, mut all) = (input, vec![]);
-        for layer in 0..self.job.model.layers {
+        for layer in 0..self.job.model.layers.count() {
             let weights = self.of_layer(parameters, layer);
             let ran = self.run(&hidden, &weights, &[]);
             let mut kept = vec![];

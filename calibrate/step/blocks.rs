@@ -44,7 +44,7 @@ impl Ran {
 impl Writer<'_> {
     /// Runs all blocks in a loop; gives the last one's result, and what all have saved.
     pub fn forward(&mut self, input: Value, parameters: &[Value]) -> (Value, Vec<Stack>) {
-        let (weights, layers) = (self.stacked(parameters), self.job.model.layers);
+        let (weights, layers) = (self.stacked(parameters), self.job.model.layers.count());
         let mut stacks = self.stacks(&input.of);
         // In JAX's order, which the compiler's choices depend on: what does not change, the input, what is stacked.
         let count = weights.len();
@@ -77,7 +77,7 @@ impl Writer<'_> {
 
     /// From the gradient of the last block's result to that of the first one's input, and gradients of parameters.
     pub fn backward(&mut self, gradient: Value, saved: &[Stack], parameters: &[Value]) -> (Value, Vec<Option<Value>>) {
-        let (weights, layers) = (self.stacked(parameters), self.job.model.layers);
+        let (weights, layers) = (self.stacked(parameters), self.job.model.layers.count());
         let zeros: Vec<Value> = weights.iter().map(|weight| self.main.fill(0.0, &weight.of)).collect();
         let (found, count) = (saved.len(), saved.len() + zeros.len());
         let mut carried: Vec<Value> = saved.iter().map(|stack| stack.value.clone()).chain(weights).collect();
@@ -224,7 +224,8 @@ impl Writer<'_> {
             match stacks.iter_mut().find(|(known, _)| known == value) {
                 Some((_, stack)) => stack.what.push(what),
                 None => {
-                    let of = Type::new(value.of.element, [&[self.job.model.layers], &value.of.dims[..]].concat());
+                    let of =
+                        Type::new(value.of.element, [&[self.job.model.layers.count()], &value.of.dims[..]].concat());
                     let empty = self.main.fill(0.0, &of);
                     stacks.push((value.clone(), Stack { what: vec![what], keep, value: empty }));
                 }

@@ -13,7 +13,7 @@ use crate::stablehlo::{Comparison, Element, Function, Meeting, Reduction, Type, 
 impl Writer<'_> {
     /// The model's experts; asked for only by operators that experts have.
     pub(super) fn experts(&self) -> &Experts {
-        self.job.model.experts.as_ref().expect("only experts have routers")
+        self.job.model.experts().expect("only experts have routers")
     }
 
     /// Tokens lie as their batch does, whole but for that.

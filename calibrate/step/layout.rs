@@ -1,4 +1,4 @@
-//! How arrays lie on the mesh: MaxText's logical rules (`configs/base.yml`, `logical_axis_rules`), as `runtime/spmd/mesh.rs`
+//! How arrays lie on the mesh: MaxText's logical rules (`configs/base.yml`, `logical_axis_rules`), as `plan/xla/mesh.rs`
 //! has them.
 
 use windtunnel::runtime::spmd;

@@ -90,7 +90,7 @@ impl Writer<'_> {
     /// The last norm, the head and the loss, forward and backward.
     pub fn loss(&mut self, hidden: &Value, parameters: &[Value], targets: &Value) -> Loss {
         let (last, tied) = (self.weights.len() - 1, self.job.model.tied_head);
-        let scale = self.job.model.final_norm.then(|| parameters[last].clone());
+        let scale = self.job.model.final_norm.map(|_| parameters[last].clone());
         let head = match tied {
             // The embedding, on its side.
             true => self.main.transpose(&parameters[0], &[1, 0]),

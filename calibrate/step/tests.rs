@@ -1,16 +1,17 @@
 //! Steps as text, and what they compute.
 
-use windtunnel::model::ModelConfig;
 use windtunnel::model::routing::Load;
+use windtunnel::model::{FeedForward, Layers};
 use windtunnel::runtime::Parts;
 use windtunnel::scenario::Scenario;
+use windtunnel::units::Finite;
 
 use super::*;
 
 mod numbers;
 
 /// A job of the scenario's tables that matter here: 2 blocks of width 64, on `slice`, in this mesh.
-fn job(slice: &str, mesh: &str, xla: &str) -> Job {
+fn job(slice: &str, mesh: &str, xla: &str) -> XlaPlan {
     let text = format!(
         "runtime = \"xla\"\n[topology]\nname = \"tpu-v6e\"\nslice = \"{slice}\"\n[model]\nname = \"llama-3.1-8b\"\nlayers = 2\n\
          hidden = 64\nheads = 4\nkv_heads = 2\nffn = 96\nvocab = 128\n[mesh]\n{mesh}\n[batch]\nsequence = 32\nmicro = 2\n\
@@ -28,7 +29,7 @@ fn written(slice: &str, mesh: &str, xla: &str) -> Step {
 }
 
 /// The same job with experts of width 48 in the feed-forward's place, each token's weight that of the `top_k` it meets.
-fn mixture(job: Job, (count, top_k): (u64, u64), capacity_factor: Option<f64>) -> Job {
+fn mixture(job: XlaPlan, (count, top_k): (u64, u64), capacity_factor: Option<f64>) -> XlaPlan {
     let router = Router {
         score: Score::SoftmaxOfChosen,
         normalises: false,
@@ -42,15 +43,15 @@ fn mixture(job: Job, (count, top_k): (u64, u64), capacity_factor: Option<f64>) -
         top_k,
         width: 48,
         shared: 0,
-        dense_first: 0,
-        every: 1,
-        every_first: true,
+        gating: job.model.gating(),
         router,
         bias: false,
         auxiliary_loss: false,
         load: Load::Balanced,
     };
-    Job { model: ModelConfig { experts: Some(experts), ..job.model }, capacity_factor, ..job }
+    let mut model = job.model;
+    model.layers.edit(|layer| layer.feed_forward = FeedForward::Experts(experts.clone()));
+    XlaPlan { model, capacity_factor: capacity_factor.map(Finite::nearest), ..job }
 }
 
 /// Bytes on one device of a step's arguments.
@@ -96,7 +97,7 @@ fn experts_lie_as_the_simulator_has_them() {
         let dense = job("2x2", &mesh.replace("expert", "fsdp_transpose"), "");
         let mesh = job("2x2", &mesh.replace("expert", "context"), "").mesh;
         let mesh = Mesh { expert: mesh.context, context: 1, ..mesh };
-        let job = Job { mesh, send_tokens, ..mixture(dense, (4, 2), Some(1.0)) };
+        let job = XlaPlan { mesh, send_tokens, ..mixture(dense, (4, 2), Some(1.0)) };
         let step = write(&job, Options { kernel_block: 16, kernels: true }).unwrap_or_else(|why| panic!("{why}"));
         let program =
             windtunnel::runtime::Framework::compile(&job, &windtunnel::program::Budget::unlimited()).classes.remove(0);
@@ -184,11 +185,12 @@ fn the_kernel_runs_once_forward_and_backward_runs_it_again_before_its_own_two() 
 
 #[test]
 fn what_is_not_written_is_named() {
-    let why = |job: Job| write(&job, Options { kernel_block: 16, kernels: true }).err().unwrap_or_default();
+    let why = |job: XlaPlan| write(&job, Options { kernel_block: 16, kernels: true }).err().unwrap_or_default();
     let mut shared = mixture(job("1x1", "", ""), (4, 2), Some(1.0));
     shared.mesh.context = 2;
     assert!(why(shared).contains("experts of shared sequences"));
     let mut apart = mixture(job("1x1", "", ""), (4, 2), Some(1.0));
-    apart.model.experts.iter_mut().for_each(|experts| experts.every = 2);
+    let layers = [apart.model.layers.at(0).clone(), job("1x1", "", "").model.layers.at(0).clone()];
+    apart.model.layers = Layers::new(apart.model.layers.count(), 0, 2, |place| layers[place as usize % 2].clone());
     assert!(why(apart).contains("blocks with experts beside blocks without"));
 }

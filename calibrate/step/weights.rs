@@ -30,7 +30,7 @@ pub fn of(model: &ModelConfig, block: &Block, layout: &Layout, scan: bool) -> Ve
         let (mut dims, logical): (Vec<u64>, Vec<Logical>) = axes.iter().copied().unzip();
         let mut spec = layout.spec(&logical);
         if op.is_some() && scan {
-            dims.insert(0, model.layers);
+            dims.insert(0, model.layers.count());
             spec = spec.stacked();
         }
         Weight { name: name.to_owned(), of: Type::new(Element::F32, dims), spec, op, layer: None, contracted }
@@ -50,13 +50,13 @@ pub fn of(model: &ModelConfig, block: &Block, layout: &Layout, scan: bool) -> Ve
                     other.output == op.inputs[0]
                         && matches!(other.kind, Kind::Linear(index) if matches!(block.weights[index].name, "query" | "key"))
                 });
-                let length = if heads { model.head_dim } else { model.width };
+                let length = if heads { model.head_dim() } else { model.width };
                 all.push(weight(&format!("norm_{norms}"), &[(length, Logical::Whole)], Some(at), 0));
             }
             Kind::Linear(index) => {
                 let of = block.weights[index];
                 // Experts that every token passes stand beside those that are chosen.
-                let name = match model.experts.is_some() && !of.experts && of.name.starts_with('w') {
+                let name = match model.experts().is_some() && !of.experts && of.name.starts_with('w') {
                     true => format!("shared_{}", of.name),
                     false => of.name.to_owned(),
                 };
@@ -77,9 +77,9 @@ pub fn of(model: &ModelConfig, block: &Block, layout: &Layout, scan: bool) -> Ve
                 ..weight.clone()
             })
         };
-        all.extend((0..model.layers).flat_map(of));
+        all.extend((0..model.layers.count()).flat_map(of));
     }
-    if model.final_norm {
+    if model.final_norm.is_some() {
         all.push(weight("final_norm", &[(model.width, Logical::Whole)], None, 0));
     }
     all
@@ -87,12 +87,12 @@ pub fn of(model: &ModelConfig, block: &Block, layout: &Layout, scan: bool) -> Ve
 
 /// Axes of a linear's weight, those that are summed over first, and how many these are.
 fn linear(model: &ModelConfig, of: spmd::Weight) -> (Vec<(u64, Logical)>, usize) {
-    let (width, experts) = ((model.width, Logical::Embed), model.experts.as_ref());
-    let heads = |count| [(count, Logical::Tensor), (model.head_dim, Logical::Whole)];
+    let (width, experts) = ((model.width, Logical::Embed), model.experts());
+    let heads = |count| [(count, Logical::Tensor), (model.head_dim(), Logical::Whole)];
     match of.name {
-        "query" => ([&[width], &heads(model.heads)[..]].concat(), 1),
-        "key" | "value" => ([&[width], &heads(model.kv_heads)[..]].concat(), 1),
-        "out" => ([&heads(model.heads)[..], &[width]].concat(), 2),
+        "query" => ([&[width], &heads(model.heads())[..]].concat(), 1),
+        "key" | "value" => ([&[width], &heads(model.kv_heads())[..]].concat(), 1),
+        "out" => ([&heads(model.heads())[..], &[width]].concat(), 2),
         spmd::ROUTER => (vec![width, (of.outputs, Logical::Whole)], 1),
         name => {
             let mlp = (if of.row_parallel { of.inputs } else { of.outputs }, Logical::Mlp);

@@ -10,10 +10,10 @@ use std::process::ExitCode;
 use super::{Failure, Outcome, print, schedule};
 use plan::plan;
 use windtunnel::cost::Basis;
-use windtunnel::model::block::{self, Variant};
+use windtunnel::model::block;
 use windtunnel::model::graph::{Graph, OpKind};
 use windtunnel::model::tensor::TensorParallel;
-use windtunnel::model::{ModelConfig, head, unpad::unpad};
+use windtunnel::model::{Layer, ModelConfig, head, unpad::unpad};
 use windtunnel::program::{Collective, Dispatch, ExchangeId, Instr, Mark, Program, Work};
 use windtunnel::report::text::table;
 use windtunnel::scenario::predict::{Class, Settings};
@@ -116,13 +116,14 @@ fn fly(scenario: &Scenario) -> Result<Prediction, Failure> {
 /// How many blocks of how many parameters, with and without experts.
 fn blocks(model: &ModelConfig) -> String {
     let (params, sparse) = (model.params(), model.expert_blocks());
-    let Some(experts) = model.experts.as_ref().filter(|_| sparse > 0) else {
-        return format!("{} blocks of {} parameters", model.layers, params.dense_block);
+    let of_one = |layer: &Layer| layer.params(model.width).0;
+    let Some(experts) = model.experts().filter(|_| sparse > 0) else {
+        return format!("{} blocks of {} parameters", model.layers.count(), of_one(model.layers.at(0)));
     };
     let shared = if experts.shared > 0 { format!(" (shared ones {} wide)", experts.shared) } else { String::new() };
-    let dense = match model.layers - sparse {
-        0 => String::new(),
-        dense => format!(" and {dense} dense ones of {}", params.dense_block),
+    let dense = match model.layers.iter().find(|layer| layer.experts().is_none()) {
+        None => String::new(),
+        Some(layer) => format!(" and {} dense ones of {}", model.layers.count() - sparse, of_one(layer)),
     };
     format!(
         "E={} k={} X={}{shared} · {sparse} blocks with experts of {} parameters{dense}",
@@ -170,13 +171,11 @@ fn model(scenario: &Scenario) -> String {
         return out;
     };
     let compute = scenario.job.dtype();
-    let (unlike, sparse) = (model.experts_in(0).is_none(), model.expert_blocks() > 0);
-    let mut variants = vec![Variant { window: model.window(0), experts: !unlike }];
-    if unlike && sparse {
-        variants.push(Variant { window: model.window(model.layers - 1), experts: true });
-    }
-    let blocks = variants.into_iter().map(|variant| {
-        let block = block::block(model, dims, compute, variant, job.style);
+    // The first layer, and if that is dense the first with experts.
+    let first = model.layers.at(0);
+    let sparse = model.layers.iter().find(|layer| layer.experts().is_some()).filter(|_| first.experts().is_none());
+    let blocks = [Some(first), sparse].into_iter().flatten().map(|layer| {
+        let block = block::block(model, dims, compute, layer, job.style);
         if job.unpad { unpad(block) } else { block }
     });
     let mut modules = vec![block::embedding(model, dims, compute, job.style)];

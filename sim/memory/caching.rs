@@ -11,6 +11,7 @@
 
 mod filing;
 
+use std::collections::VecDeque;
 use std::num::NonZeroU32;
 
 use super::calls::DeviceCalls;
@@ -34,7 +35,7 @@ const ROUND_SEGMENT: u64 = 2 * MIB;
 const NONE: u32 = u32::MAX;
 /// Bins of a pool.
 const BINS: usize = u128::BITS as usize;
-/// Blocks that a search passes in a bin before the one it ends at becomes a signpost.
+/// Blocks that a search passes in a bin before it leaves a signpost.
 const APART: u32 = 16;
 
 /// How the allocator is set up.
@@ -84,8 +85,8 @@ struct Block {
 struct Pool {
     /// The first block of each bin.
     bins: [u32; BINS],
-    /// Of each bin the blocks at which a search may begin: size, address and index, in this order.
-    signs: [Vec<(u64, u64, u32)>; BINS],
+    /// Of each bin the blocks at which a search may begin: size, address and index, in this order. The first go most often.
+    signs: [VecDeque<(u64, u64, u32)>; BINS],
     /// The bins that hold any, a bit each.
     filled: u128,
     /// The last block of the growing range, with expandable segments.
@@ -129,7 +130,7 @@ fn bin(size: u64) -> usize {
 impl Pool {
     const EMPTY: Pool = Pool {
         bins: [NONE; BINS],
-        signs: [const { Vec::new() }; BINS],
+        signs: [const { VecDeque::new() }; BINS],
         filled: 0,
         tail: NONE,
         mapped_end: 0,
@@ -195,7 +196,7 @@ impl Allocator {
 
     /// Bytes in use while a request lives that is given back before anything else happens, where a free block serves it:
     /// the allocator is afterwards as it was before. None where the device would have to be asked.
-    pub fn passing(&self, bytes: Bytes, stream: usize) -> Option<Bytes> {
+    pub fn passing(&mut self, bytes: Bytes, stream: usize) -> Option<Bytes> {
         let (size, small) = rounded_size(bytes);
         let block = self.best_fit(2 * stream + usize::from(!small), size)?;
         let found = self.blocks[block as usize].size;
@@ -210,9 +211,9 @@ impl Allocator {
 
     /// The smallest free block that fits, of several the one with the lowest address. With expandable segments the block at
     /// the end of the range counts as large as it can grow, so any other block that fits is preferred to it.
-    fn best_fit(&self, pool: usize, size: u64) -> Option<u32> {
-        let pool = &self.pools[pool];
+    fn best_fit(&mut self, pool: usize, size: u64) -> Option<u32> {
         let mut at = self.seek(pool, (size, 0)).after;
+        let pool = &self.pools[pool];
         if at == NONE {
             at = pool.behind(bin(size));
         }

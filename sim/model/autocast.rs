@@ -125,7 +125,7 @@ impl Autocast {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::block::{Variant, block, dims};
+    use crate::model::block::{block, dims};
     use crate::model::huggingface;
     use crate::model::style::Style;
     use crate::model::tensor::TensorParallel;
@@ -133,8 +133,7 @@ mod tests {
     fn llama() -> (Graph, Vec<usize>) {
         let model = huggingface::parse(include_str!("../../tests/tiny/config.json"), "config.json").expect("a Llama");
         let dims = dims(&model, 1, 128, TensorParallel::NONE);
-        let variant = Variant { window: None, experts: false };
-        autocast(block(&model, dims, DType::Bf16, variant, Style::default()), DType::Fp32)
+        autocast(block(&model, dims, DType::Bf16, model.layers.at(0), Style::default()), DType::Fp32)
     }
 
     #[test]

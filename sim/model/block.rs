@@ -8,16 +8,16 @@ mod embedding;
 pub(super) mod parts;
 
 pub use embedding::embedding;
-pub use parts::Variant;
 
 use super::experts::forward as mixture;
 use super::experts::{Experts, Implementation, titan};
 use super::graph::{Dims, Graph, GraphBuilder, OpKind, ValueId};
-use super::latent::{self, LatentAttention};
+use super::latent;
+use super::layer::{self, Dense, FeedForward, LatentAttention, Layer, Mixer, Norms};
 use super::style::{Linears, Rope, Style};
 use super::tensor::{self, TensorParallel};
 use super::transformers;
-use super::{FeedForward, ModelConfig, NormPlacement, Position, QkNorm};
+use super::{Gating, ModelConfig, Norm, NormPlacement, Position, QkNorm};
 use crate::program::DType;
 use parts::{
     AttentionParams, BLD, BSD, BSF, BSKH, BSKR, BSKU, BSNH, BSNR, BSNU, BSQH, BSR, FfnParams, ROPE, activation,
@@ -31,19 +31,19 @@ pub fn dims(model: &ModelConfig, batch: u64, seq: u64, tensor: TensorParallel) -
         b: batch,
         s: seq,
         d: model.width,
-        n: model.heads / tensor.ranks,
-        k: model.kv_heads / tensor.ranks,
-        h: model.head_dim,
+        n: model.heads() / tensor.ranks,
+        k: model.kv_heads() / tensor.ranks,
+        h: model.head_dim(),
         r: match model.position {
-            Position::Rope { dims } => dims.min(model.head_dim),
+            Position::Rope { dims } => dims.min(model.head_dim()),
             _ => 0,
         },
-        f: model.ffn / tensor.ranks,
+        f: model.feed_forward_width() / tensor.ranks,
         v: model.vocab / tensor.ranks,
-        e: model.experts.as_ref().map_or(0, |experts| experts.count),
-        top_k: model.experts.as_ref().map_or(0, |experts| experts.top_k),
-        x: model.experts.as_ref().map_or(0, |experts| experts.width),
-        latent: model.latent.map_or((0, 0, 0), |latent| (latent.value, latent.query_rank.unwrap_or(0), latent.rank)),
+        e: model.experts().map_or(0, |experts| experts.count),
+        top_k: model.experts().map_or(0, |experts| experts.top_k),
+        x: model.experts().map_or(0, |experts| experts.width),
+        latent: model.latent().map_or((0, 0, 0), |latent| (latent.value, latent.query_rank.unwrap_or(0), latent.rank)),
         tensor,
     }
 }
@@ -51,17 +51,17 @@ pub fn dims(model: &ModelConfig, batch: u64, seq: u64, tensor: TensorParallel) -
 /// Attention on `x_BSD`; Python still holds the result.
 fn attention(
     g: &mut GraphBuilder,
-    m: &ModelConfig,
+    (attention, kind, position): (&layer::Attention, Norm, Position),
     x: ValueId,
     params: &AttentionParams,
-    (window, style): (Option<u64>, Style),
+    style: Style,
 ) -> ValueId {
     let dims = g.dims();
     let (d, q_out, kv_out) = (dims.d, dims.n * dims.h, dims.k * dims.h);
     let linear = |inputs, outputs| style.linears.linear(inputs, outputs);
     let mut held = vec![];
     let (mut xq, mut xk, mut xv);
-    if m.fused_qkv || style.fused_qkv {
+    if attention.fused_qkv || style.fused_qkv {
         let qkv = tensor::column_linear(
             g,
             "attention.wqkv",
@@ -85,21 +85,21 @@ fn attention(
         xk = tensor::column_linear(g, "attention.wk", linear(d, kv_out), x, &params.qkv[1], ("xk_BSKH", BSKH));
         xv = tensor::column_linear(g, "attention.wv", linear(d, kv_out), x, &params.qkv[2], ("xv_BSKH", BSKH));
     }
-    if let Some(kind) = m.qk_norm {
-        let rows = |heads| if kind == QkNorm::PerHead { dims.tokens() * heads } else { dims.tokens() };
+    if let Some(over) = attention.qk_norm {
+        let rows = |heads| if over == QkNorm::PerHead { dims.tokens() * heads } else { dims.tokens() };
         let raw = (xq, xk);
-        xq = norm(g, m.norm, rows(dims.n), raw.0, &params.q_norm, "attention.q_norm", ("xq_BSNH", BSNH));
+        xq = norm(g, kind, rows(dims.n), raw.0, &params.q_norm, "attention.q_norm", ("xq_BSNH", BSNH));
         g.drop_values(&[raw.0]);
-        xk = norm(g, m.norm, rows(dims.k), raw.1, &params.k_norm, "attention.k_norm", ("xk_BSKH", BSKH));
+        xk = norm(g, kind, rows(dims.k), raw.1, &params.k_norm, "attention.k_norm", ("xk_BSKH", BSKH));
         g.drop_values(&[raw.1]);
     }
-    if let Position::Rope { .. } = m.position {
+    if let Position::Rope { .. } = position {
         (xq, xk) = match style.rope {
             Rope::Complex | Rope::ComplexByPosition => rotate(g, xq, xk, style.rope == Rope::ComplexByPosition),
-            rope => rotate_real(g, xq, xk, rope, m.qk_norm.is_some()),
+            rope => rotate_real(g, xq, xk, rope, attention.qk_norm.is_some()),
         };
     }
-    if style.repeat_kv && m.heads != m.kv_heads {
+    if style.repeat_kv && attention.heads != attention.kv_heads {
         let single = (xk, xv);
         // torchtune gives the copy the name of what it copied; torchtitan names both first.
         let renamed = style.rope == Rope::Stacked;
@@ -113,7 +113,7 @@ fn attention(
         }
         g.drop_values(&[single.1]);
     }
-    let bias = m.position == Position::Alibi;
+    let (window, bias) = (attention.window, position == Position::Alibi);
     let o = g.op("attention.sdpa", OpKind::Attention { window, bias }, &[xq, xk, xv], &[], ("xo_BSNH", BSNH));
     held.extend([xq, xk, xv, o]);
     let out = g.op("attention.wo", linear(q_out, d), &[o], &params.output, ("attn_BSD", BSD));
@@ -160,100 +160,107 @@ fn rotate(g: &mut GraphBuilder, xq: ValueId, xk: ValueId, by_position: bool) -> 
     }
     (q, k)
 }
-fn feed_forward(g: &mut GraphBuilder, m: &ModelConfig, x: ValueId, params: &FfnParams, linears: Linears) -> ValueId {
+
+fn feed_forward(g: &mut GraphBuilder, dense: &Dense, x: ValueId, params: &FfnParams, linears: Linears) -> ValueId {
     let Dims { d, f, .. } = g.dims();
     let (up, down) = (linears.linear(d, f), linears.linear(f, d));
     let h1 = tensor::column_linear(g, "feed_forward.w1", up, x, &params.w1, ("h1_BSF", BSF));
-    let hidden = match m.feed_forward {
-        FeedForward::Gated(act) => {
+    let hidden = match dense.gating {
+        Gating::Gated(act) => {
             let gate = activation(g, act, h1);
             let h3 = tensor::column_linear(g, "feed_forward.w3", up, x, &params.w3, ("h3_BSF", BSF));
             let product = g.op("feed_forward", OpKind::MUL, &[gate, h3], &[], ("h_BSF", BSF));
             g.drop_values(&[gate, h3]);
             product
         }
-        FeedForward::Plain(act) => activation(g, act, h1),
+        Gating::Plain(act) => activation(g, act, h1),
     };
     let out = g.op("feed_forward.w2", down, &[hidden], &params.w2, ("ffn_BSD", BSD));
     tensor::leave(g, out, "feed_forward", "ffn_BLD", &[hidden])
 }
 
 /// What stands in a block's first half.
-enum Attention {
-    Heads(AttentionParams),
+enum First<'l> {
+    Heads(&'l layer::Attention, AttentionParams),
     Latent(LatentAttention, latent::Params),
 }
 
+impl<'l> First<'l> {
+    fn new(g: &mut GraphBuilder, layer: &'l Layer, style: Style) -> First<'l> {
+        match &layer.mixer {
+            Mixer::Attention(attention) => {
+                First::Heads(attention, attention_params(g, attention, layer.norms.kind, style))
+            }
+            Mixer::Latent(latent) => First::Latent(*latent, latent::Params::new(g, *latent)),
+        }
+    }
+}
+
 /// What stands in a block's second half.
-enum Second<'m> {
-    Dense(FfnParams),
-    Mixture(&'m Experts, mixture::Params),
-    Titan(&'m Experts, titan::Params, u64),
+enum Second<'l> {
+    Dense(&'l Dense, FfnParams),
+    Mixture(&'l Experts, mixture::Params),
+    Titan(&'l Experts, titan::Params, u64),
 }
 
-impl<'m> Second<'m> {
-    fn new(g: &mut GraphBuilder, m: &'m ModelConfig, variant: Variant, style: Style) -> Second<'m> {
-        match (m.experts.as_ref().filter(|_| variant.experts), style.experts) {
-            (None, _) => Second::Dense(ffn_params(g, m)),
-            (Some(experts), Implementation::Torchtitan { ranks }) => {
-                Second::Titan(experts, titan::Params::new(g, experts, m.feed_forward, ranks), ranks)
+impl<'l> Second<'l> {
+    fn new(g: &mut GraphBuilder, layer: &'l Layer, style: Style) -> Second<'l> {
+        match (&layer.feed_forward, style.experts) {
+            (FeedForward::Dense(dense), _) => Second::Dense(dense, ffn_params(g, dense)),
+            (FeedForward::Experts(experts), Implementation::Torchtitan { ranks }) => {
+                Second::Titan(experts, titan::Params::new(g, experts, ranks), ranks)
             }
-            (Some(experts), _) => Second::Mixture(experts, mixture::Params::new(g, experts, m.feed_forward)),
+            (FeedForward::Experts(experts), _) => Second::Mixture(experts, mixture::Params::new(g, experts)),
         }
     }
 
-    fn forward(&self, g: &mut GraphBuilder, m: &ModelConfig, style: Style, x: ValueId) -> ValueId {
+    fn forward(&self, g: &mut GraphBuilder, style: Style, x: ValueId) -> ValueId {
         match self {
-            Second::Dense(params) => feed_forward(g, m, x, params, style.linears),
-            Second::Mixture(experts, params) => {
-                mixture::mixture(g, experts, (m.feed_forward, style.experts), x, params)
-            }
-            Second::Titan(experts, params, ranks) => titan::mixture(g, experts, (m.feed_forward, *ranks), x, params),
+            Second::Dense(dense, params) => feed_forward(g, dense, x, params, style.linears),
+            Second::Mixture(experts, params) => mixture::mixture(g, experts, style.experts, x, params),
+            Second::Titan(experts, params, ranks) => titan::mixture(g, experts, *ranks, x, params),
         }
     }
 }
 
-/// One decoder block.
-pub fn block(m: &ModelConfig, dims: Dims, compute: DType, variant: Variant, style: Style) -> Graph {
+/// One layer of a model.
+pub fn block(m: &ModelConfig, dims: Dims, compute: DType, layer: &Layer, style: Style) -> Graph {
     if let Some(class) = transformers::class_of(m, style) {
-        return transformers::block(m, class, (dims, compute), variant, style);
+        return transformers::block(m, class, (dims, compute), layer, style);
     }
     let (mut graph, x) = GraphBuilder::new("layers", dims, compute, ("x_BSD", BLD, compute));
     let g = &mut graph;
     let (rows, d) = (dims.local_tokens(), m.width);
-    let attn_params = match m.latent {
-        None => Attention::Heads(attention_params(g, m, style)),
-        Some(latent) => Attention::Latent(latent, latent::Params::new(g, latent)),
-    };
-    let second = Second::new(g, m, variant, style);
-    let placement = m.norm_placement;
+    let first = First::new(g, layer, style);
+    let second = Second::new(g, layer, style);
+    let Norms { kind, placement } = layer.norms;
     let pre = placement != NormPlacement::Post;
     let post = matches!(placement, NormPlacement::Post | NormPlacement::PreAndPost);
     let (mut attn_norm, mut ffn_norm) = (vec![], vec![]);
     let (mut attn_post, mut ffn_post) = (vec![], vec![]);
     if pre {
-        attn_norm = norm_params(g, m.norm, d, "attention_norm.weight", "attention_norm.bias");
+        attn_norm = norm_params(g, kind, d, "attention_norm.weight", "attention_norm.bias");
         if placement != NormPlacement::ParallelShared {
-            ffn_norm = norm_params(g, m.norm, d, "ffn_norm.weight", "ffn_norm.bias");
+            ffn_norm = norm_params(g, kind, d, "ffn_norm.weight", "ffn_norm.bias");
         }
     }
     if post {
-        attn_post = norm_params(g, m.norm, d, "attention_post_norm.weight", "attention_post_norm.bias");
-        ffn_post = norm_params(g, m.norm, d, "ffn_post_norm.weight", "ffn_post_norm.bias");
+        attn_post = norm_params(g, kind, d, "attention_post_norm.weight", "attention_post_norm.bias");
+        ffn_post = norm_params(g, kind, d, "ffn_post_norm.weight", "ffn_post_norm.bias");
     }
     let post_norm = |g: &mut GraphBuilder, value, params: &[usize], module| {
         if !post {
             return value;
         }
-        let out = norm(g, m.norm, rows, value, params, module, ("post_BSD", BLD));
+        let out = norm(g, kind, rows, value, params, module, ("post_BSD", BLD));
         g.drop_values(&[value]);
         out
     };
-    let attn_in = if pre { norm(g, m.norm, rows, x, &attn_norm, "attention_norm", ("xn_BSD", BLD)) } else { x };
+    let attn_in = if pre { norm(g, kind, rows, x, &attn_norm, "attention_norm", ("xn_BSD", BLD)) } else { x };
     let whole = tensor::enter(g, attn_in, "attention");
-    let attn = match &attn_params {
-        Attention::Heads(params) => attention(g, m, whole, params, (variant.window, style)),
-        Attention::Latent(sizes, params) => latent::attention(g, *sizes, whole, params, variant.window),
+    let attn = match &first {
+        First::Heads(sizes, params) => attention(g, (sizes, kind, m.position), whole, params, style),
+        First::Latent(sizes, params) => latent::attention(g, *sizes, whole, params),
     };
     if whole != attn_in {
         g.drop_values(&[whole]);
@@ -264,9 +271,9 @@ pub fn block(m: &ModelConfig, dims: Dims, compute: DType, variant: Variant, styl
     }
     let attn = post_norm(g, attn, &attn_post, "attention_post_norm");
     let out = if matches!(placement, NormPlacement::Parallel | NormPlacement::ParallelShared) {
-        let ffn_in = if shared { attn_in } else { norm(g, m.norm, rows, x, &ffn_norm, "ffn_norm", ("xf_BSD", BLD)) };
+        let ffn_in = if shared { attn_in } else { norm(g, kind, rows, x, &ffn_norm, "ffn_norm", ("xf_BSD", BLD)) };
         let whole = tensor::enter(g, ffn_in, "feed_forward");
-        let ff = second.forward(g, m, style, whole);
+        let ff = second.forward(g, style, whole);
         if whole != ffn_in {
             g.drop_values(&[whole]);
         }
@@ -284,9 +291,9 @@ pub fn block(m: &ModelConfig, dims: Dims, compute: DType, variant: Variant, styl
     } else {
         let h = g.op("residual", OpKind::ADD, &[x, attn], &[], ("h_BSD", BLD));
         g.drop_values(&[attn]);
-        let ffn_in = if pre { norm(g, m.norm, rows, h, &ffn_norm, "ffn_norm", ("hn_BSD", BLD)) } else { h };
+        let ffn_in = if pre { norm(g, kind, rows, h, &ffn_norm, "ffn_norm", ("hn_BSD", BLD)) } else { h };
         let whole = tensor::enter(g, ffn_in, "feed_forward");
-        let ff = second.forward(g, m, style, whole);
+        let ff = second.forward(g, style, whole);
         if whole != ffn_in {
             g.drop_values(&[whole]);
         }

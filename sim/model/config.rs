@@ -3,67 +3,31 @@
 use std::fmt;
 
 use super::experts::Experts;
-use super::latent::LatentAttention;
-use super::parts::{Dropout, FeedForward, Norm, NormPlacement, Position, QkNorm};
+use super::layer::{Attention, Dense, LatentAttention, Layers, Mixer, Norms};
+use super::parts::{Dropout, Gating, Norm, Position, QkNorm};
 
 /// A decoder-only transformer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct ModelConfig {
     /// Name for reports.
     pub name: String,
-    /// Blocks.
-    pub layers: u64,
+    /// Its layers.
+    pub layers: Layers,
     /// D: model width.
     pub width: u64,
-    /// N: query heads.
-    pub heads: u64,
-    /// K: key-value heads.
-    pub kv_heads: u64,
-    /// H: head dimension.
-    pub head_dim: u64,
-    /// F: feed-forward width; with experts, that of the dense blocks.
-    pub ffn: u64,
-    /// The mixture of experts that stands in the feed-forward's place, in the blocks for which it says so.
-    pub experts: Option<Experts>,
-    /// Sizes of latent attention, where attention is that; queries and keys then have H = U + R dimensions.
-    pub latent: Option<LatentAttention>,
-    /// A learned number per head beside the scores, which no value answers to (GPT-OSS).
-    pub sinks: bool,
     /// V: vocabulary, as padded in the weights.
     pub vocab: u64,
-    /// Norm kind.
-    pub norm: Norm,
-    /// Norm placement.
-    pub norm_placement: NormPlacement,
-    /// Whether a norm stands between the last block and the head.
-    pub final_norm: bool,
-    /// Whether a norm stands on the embedding (BLOOM).
-    pub embedding_norm: bool,
+    /// The norm between the last layer and the head, if there is one.
+    pub final_norm: Option<Norm>,
+    /// The norm on the embedding, if there is one (BLOOM).
+    pub embedding_norm: Option<Norm>,
     /// Positions.
     pub position: Position,
-    /// Feed-forward.
-    pub feed_forward: FeedForward,
-    /// Biases on q, k and v.
-    pub qkv_bias: bool,
-    /// Bias on the attention output.
-    pub output_bias: bool,
-    /// Biases in the feed-forward.
-    pub ffn_bias: bool,
-    /// One matrix for q, k and v (GPT-2, NeoX, MPT) instead of three.
-    pub fused_qkv: bool,
-    /// Norms on queries and keys.
-    pub qk_norm: Option<QkNorm>,
     /// Head shares the embedding's matrix.
     pub tied_head: bool,
-    /// Keys each query may see; none: all. Applies to the blocks for which [`ModelConfig::window`] says so.
-    pub sliding_window: Option<u64>,
-    /// Every how many blocks one sees everything (Gemma 2: 2, Gemma 3: 6); 0: all blocks slide.
-    pub global_every: u64,
     /// The longest sequence that the model's file says it is for (`max_position_embeddings`), where positions are no table.
     pub context: Option<u64>,
-    /// `cap·tanh(x/cap)` on the attention scores (Gemma 2).
-    pub attention_softcap: bool,
-    /// The same on the logits.
+    /// `cap·tanh(x/cap)` on the logits (Gemma 2).
     pub logit_softcap: bool,
     /// Tokens that blocks of their own predict further ahead, one each (`num_nextn_predict_layers`: DeepSeek-V3).
     pub predicts_ahead: u64,
@@ -82,10 +46,8 @@ pub struct ModelConfig {
 /// Parameter counts of a model's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParamCount {
-    /// One block; with experts in it, if any block has them.
+    /// One layer; with experts in it, if any kind of layer has them.
     pub block: u64,
-    /// One block without experts.
-    pub dense_block: u64,
     /// The token embedding, with learned positions and its norm.
     pub embedding: u64,
     /// The head; zero when it is the embedding's matrix.
@@ -101,102 +63,122 @@ pub struct ParamCount {
 }
 
 impl ModelConfig {
-    /// Parameters of one norm over `dims` numbers.
-    fn norm_params(&self, dims: u64) -> u64 {
-        match self.norm {
-            Norm::Rms | Norm::Layer { bias: false } => dims,
-            Norm::Layer { bias: true } => 2 * dims,
-        }
-    }
-
-    /// Norms over the model width in one block.
-    pub fn norms_per_block(&self) -> u64 {
-        match self.norm_placement {
-            NormPlacement::Pre | NormPlacement::Post | NormPlacement::Parallel => 2,
-            NormPlacement::PreAndPost => 4,
-            NormPlacement::ParallelShared => 1,
-        }
-    }
-
-    fn attention_params(&self) -> u64 {
-        if let Some(latent) = self.latent {
-            return latent.params((self.width, self.heads));
-        }
-        let d = self.width;
-        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let norms = match self.qk_norm {
-            None => 0,
-            Some(QkNorm::PerHead) => 2 * self.norm_params(self.head_dim),
-            Some(QkNorm::Full) => self.norm_params(q) + self.norm_params(kv),
-        };
-        let qkv_bias = if self.qkv_bias { q + 2 * kv } else { 0 };
-        let output_bias = if self.output_bias { d } else { 0 };
-        let sinks = if self.sinks { self.heads } else { 0 };
-        d * (q + 2 * kv) + q * d + qkv_bias + output_bias + norms + sinks
-    }
-
     /// Exact parameter counts.
     pub fn params(&self) -> ParamCount {
-        let (d, f) = (self.width, self.ffn);
-        let gated = matches!(self.feed_forward, FeedForward::Gated(_));
-        let around = self.attention_params() + self.norms_per_block() * self.norm_params(d);
-        let dense_block = around
-            + match gated {
-                true => 3 * d * f + if self.ffn_bias { 2 * f + d } else { 0 },
-                false => 2 * d * f + if self.ffn_bias { f + d } else { 0 },
-            };
+        let d = self.width;
         let mut embedding = self.vocab * d;
         if let Position::Learned { positions } = self.position {
             embedding += positions * d;
         }
-        if self.embedding_norm {
-            embedding += self.norm_params(d);
-        }
+        embedding += self.embedding_norm.map_or(0, |norm| norm.params(d));
         let head = if self.tied_head { 0 } else { self.vocab * d };
-        let final_norm = if self.final_norm { self.norm_params(d) } else { 0 };
-        let (mut block, mut met) = (dense_block, dense_block);
-        if let Some(experts) = &self.experts {
-            let (all, some) = experts.params(d, gated);
-            (block, met) = (around + all, around + some);
+        let final_norm = self.final_norm.map_or(0, |norm| norm.params(d));
+        let kinds: Vec<(u64, u64)> = self.layers.kinds().iter().map(|kind| kind.params(d)).collect();
+        let (mut total, mut active) = (embedding + head + final_norm, embedding + head + final_norm);
+        for id in self.layers.ids() {
+            let (all, met) = kinds[id.index()];
+            (total, active) = (total + all, active + met);
         }
-        let sparse = self.expert_blocks();
-        let beside = (self.layers - sparse) * dense_block + embedding + head + final_norm;
-        let (total, active) = (beside + sparse * block, beside + sparse * met);
-        // Each has a block of the last kind, a projection of two hidden states to one, and three norms.
-        let last =
-            if self.layers > 0 && self.experts_in(self.layers - 1).is_some() { [block, met] } else { [dense_block; 2] };
-        let [ahead, some] = last.map(|last| last + 2 * d * d + 3 * self.norm_params(d));
-        let (total, active) = (total + self.predicts_ahead * ahead, active + self.predicts_ahead * some);
-        ParamCount { block, dense_block, embedding, head, final_norm, ahead, total, active }
+        // Each has a layer like the last, a projection of two hidden states to one, and three norms.
+        let last = self.layers.last();
+        let beside = 2 * d * d + 3 * last.norms.kind.params(d);
+        let (all, met) = last.params(d);
+        let ahead = all + beside;
+        let (total, active) = (total + self.predicts_ahead * ahead, active + self.predicts_ahead * (met + beside));
+        let sparse = self.layers.kinds().iter().find(|kind| kind.experts().is_some());
+        let block = sparse.unwrap_or(last).params(d).0;
+        ParamCount { block, embedding, head, final_norm, ahead, total, active }
     }
 
-    /// The mixture of experts of block `layer`, if it has one.
-    pub fn experts_in(&self, layer: u64) -> Option<&Experts> {
-        self.experts.as_ref().filter(|experts| experts.in_block(layer))
-    }
-
-    /// Blocks with experts.
+    /// Layers with experts.
     pub fn expert_blocks(&self) -> u64 {
-        (0..self.layers).filter(|&layer| self.experts_in(layer).is_some()).count() as u64
+        self.layers.iter().filter(|layer| layer.experts().is_some()).count() as u64
     }
 
-    /// What a token's scores and weighted values are computed over, all heads together: N·H, or the mean of N·(U + R)
-    /// and N·W under latent attention.
-    pub fn attention_width(&self) -> u64 {
-        match self.latent {
-            Some(latent) => self.heads * (self.head_dim + latent.value) / 2,
-            None => self.heads * self.head_dim,
-        }
+    /// What mixes tokens in its layers, which differ in their windows only ([`Layers`]): all but the window is that of every layer.
+    pub fn mixer(&self) -> &Mixer {
+        &self.layers.kinds()[0].mixer
     }
 
-    /// The sliding window of block `layer`, if it has one.
-    pub fn window(&self, layer: u64) -> Option<u64> {
-        match (self.sliding_window, self.global_every) {
-            (None, _) => None,
-            (window, 0) => window,
-            (window, every) if !(layer + 1).is_multiple_of(every) => window,
-            _ => None,
-        }
+    /// Attention of its layers, if it is that of heads: all but the window is that of every layer.
+    pub fn attention(&self) -> Option<&Attention> {
+        self.mixer().attention()
+    }
+
+    /// Latent attention of its layers, if it is that.
+    pub fn latent(&self) -> Option<&LatentAttention> {
+        self.mixer().latent()
+    }
+
+    /// N: query heads of every layer.
+    pub fn heads(&self) -> u64 {
+        self.mixer().heads()
+    }
+
+    /// K: key-value heads of every layer.
+    pub fn kv_heads(&self) -> u64 {
+        self.mixer().kv_heads()
+    }
+
+    /// H: head dimension of every layer.
+    pub fn head_dim(&self) -> u64 {
+        self.mixer().head_dim()
+    }
+
+    /// Whether any kind of layer has a window.
+    pub fn has_windows(&self) -> bool {
+        self.layers.kinds().iter().any(|kind| kind.window().is_some())
+    }
+
+    /// Whether queries and keys of every layer have norms, and which.
+    pub fn qk_norm(&self) -> Option<QkNorm> {
+        self.attention().and_then(|attention| attention.qk_norm)
+    }
+
+    /// Whether attention of every layer has sinks.
+    pub fn has_sinks(&self) -> bool {
+        self.attention().is_some_and(|attention| attention.sinks)
+    }
+
+    /// Whether attention of every layer caps its scores.
+    pub fn caps_scores(&self) -> bool {
+        self.attention().is_some_and(|attention| attention.softcap)
+    }
+
+    /// Whether queries, keys and values of every layer come from one matrix.
+    pub fn fuses_qkv(&self) -> bool {
+        self.attention().is_some_and(|attention| attention.fused_qkv)
+    }
+
+    /// The norms of every layer.
+    pub fn norms(&self) -> Norms {
+        self.layers.kinds()[0].norms
+    }
+
+    /// The mixture of experts, which is the same in all kinds of layers that have one; none if no kind has.
+    pub fn experts(&self) -> Option<&Experts> {
+        self.layers.kinds().iter().find_map(|kind| kind.experts())
+    }
+
+    /// The dense feed-forward, which is the same in all kinds of layers that have one; none if no kind has.
+    pub fn dense(&self) -> Option<&Dense> {
+        self.layers.kinds().iter().find_map(|kind| kind.dense())
+    }
+
+    /// How hidden values of every layer's feed-forward are made.
+    pub fn gating(&self) -> Gating {
+        self.layers.kinds()[0].feed_forward.gating()
+    }
+
+    /// F: width of the dense feed-forward; where no kind of layer has one, that of one expert.
+    pub fn feed_forward_width(&self) -> u64 {
+        self.dense().map(|dense| dense.width).or(self.experts().map(|experts| experts.width)).unwrap_or(0)
+    }
+
+    /// Whether any linear of a layer has a bias, but for those of experts.
+    pub fn has_biases(&self) -> bool {
+        self.attention().is_some_and(|attention| attention.qkv_bias || attention.output_bias)
+            || self.dense().is_some_and(|dense| dense.bias)
     }
 }
 
@@ -204,7 +186,7 @@ impl fmt::Display for ModelConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let params = self.params();
         write!(f, "{} ({:.3} B parameters", self.name, params.total as f64 / 1e9)?;
-        if self.experts.is_some() {
+        if self.experts().is_some() {
             write!(f, ", {:.3} B active", params.active as f64 / 1e9)?;
         }
         write!(f, ")")

@@ -83,7 +83,7 @@ pub fn compile(graph: &Graph, policy: Policy, options: Options) -> Compiled {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::block::{Variant, block, dims};
+    use crate::model::block::{block, dims};
     use crate::model::huggingface::shipped;
     use crate::model::style::{AttentionCode, Modules, Style};
     use crate::model::tensor::TensorParallel;
@@ -98,12 +98,10 @@ mod tests {
             for modules in [Modules::Plain, Modules::Transformers] {
                 let style = Style { modules, attention: AttentionCode::Eager, compiled: true, ..Style::default() };
                 let known = modules == Modules::Plain || class_of(&model, style).is_some();
-                let variant = Variant::default();
-                if model.latent.is_some() || !known {
-                    continue;
-                }
+                let dense = model.layers.iter().find(|layer| layer.experts().is_none());
+                let Some(layer) = dense.filter(|_| known && model.latent().is_none()) else { continue };
                 let dims = dims(&model, 1, 128, TensorParallel::NONE);
-                let graph = block(&model, dims, DType::Bf16, variant, style);
+                let graph = block(&model, dims, DType::Bf16, layer, style);
                 assert_eq!(refuses(&graph), None, "{name}");
                 assert!(!compile(&graph, Policy::MinCut, Options::default()).forward.is_empty(), "{name}");
                 assert_eq!(

@@ -6,8 +6,10 @@
 
 mod builder;
 mod order;
+mod param;
 
 pub use builder::GraphBuilder;
+pub use param::{Param, Role, Shape};
 
 pub use super::operators::{ChunkedLoss, OpKind};
 use super::tensor::{Redistribution, TensorParallel};
@@ -155,24 +157,6 @@ impl Value {
     /// Bytes of the tensor.
     pub fn bytes(&self) -> u64 {
         self.elements * self.dtype.bytes()
-    }
-}
-
-/// A parameter of a module; sharded on its rows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Param {
-    /// Name within the module, such as `attention.wq.weight`.
-    pub name: &'static str,
-    /// Dimension 0.
-    pub rows: u64,
-    /// All other dimensions together.
-    pub cols: u64,
-}
-
-impl Param {
-    /// Elements.
-    pub fn elements(&self) -> u64 {
-        self.rows * self.cols
     }
 }
 

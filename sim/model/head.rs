@@ -15,7 +15,7 @@ const BLD: &[Axis] = &[Axis::B, Axis::L, Axis::D];
 const BSV: &[Axis] = &[Axis::B, Axis::S, Axis::V];
 
 /// How the loss is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Loss {
     /// Logits are cast to fp32 (torchtitan's `cross_entropy_loss`).
     Fp32CrossEntropy {
@@ -125,13 +125,13 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, (loss, inside): (Loss, 
     let (mut graph, x) = GraphBuilder::new("output", dims, compute, ("x_BSD", BLD, compute));
     let g = &mut graph;
     let mut h = x;
-    if m.final_norm {
-        h = norm_op(g, m.norm, dims.local_tokens(), x, ("norm", "norm.weight", "norm.bias"));
+    if let Some(kind) = m.final_norm {
+        h = norm_op(g, kind, dims.local_tokens(), x, ("norm", "norm.weight", "norm.bias"));
     }
     let norm = g.ops();
-    let weight = g.param("output.weight", dims.v, m.width);
+    let weight = g.table("output.weight", dims.v, m.width);
     let after_norm = |g: &mut GraphBuilder| {
-        if m.final_norm {
+        if m.final_norm.is_some() {
             g.drop_values(&[h]);
         }
     };

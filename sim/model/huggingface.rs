@@ -47,6 +47,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use decoder::Decoder;
 pub use error::ModelError;
 use keys::Keys;
 pub use shipped::shipped;
@@ -62,7 +63,7 @@ struct Architecture {
     read: Read,
 }
 
-type Read = fn(&Keys<'_>) -> Result<ModelConfig, ModelError>;
+type Read = fn(&Keys<'_>) -> Result<Decoder, ModelError>;
 
 const fn dense(model_type: &'static str, class: &'static str, read: Read) -> Architecture {
     Architecture { model_type, class, sparse: false, read }
@@ -123,11 +124,13 @@ pub fn parse(text: &str, file_name: &str) -> Result<ModelConfig, ModelError> {
     let Some(architecture) = ARCHITECTURES.iter().find(|a| a.model_type == model_type) else {
         return Err(refuse::unknown(&keys, model_type, known()));
     };
-    let mut model = (architecture.read)(&keys)?;
+    let decoder = (architecture.read)(&keys)?;
+    let dropout = dropout::read(&keys, model_type)?;
+    refuse::ahead(&keys, &decoder)?;
+    fits::check(&keys, &decoder)?;
+    let mut model = decoder.model();
     model.model_type = architecture.model_type;
-    model.dropout = dropout::read(&keys, model_type)?;
-    refuse::ahead(&keys, &model)?;
-    fits::check(&keys, &model)?;
+    model.dropout = dropout;
     if !matches!(model.position, Position::Learned { .. }) {
         model.context = keys.peek("max_position_embeddings").and_then(Value::as_u64);
     }

@@ -7,9 +7,7 @@
 //! k_U, v  = wkv_b(norm(kv))                         N heads of U and of W
 //! ```
 
-mod sizes;
-
-pub use sizes::LatentAttention;
+pub use super::layer::LatentAttention;
 
 use super::graph::{Axis, Dims, GraphBuilder, OpKind, ParamId, ValueId};
 use crate::program::DType;
@@ -61,16 +59,10 @@ impl Params {
 }
 
 /// Latent attention on `x_BSD`; what has a name in its forward lives until that ends.
-pub(super) fn attention(
-    g: &mut GraphBuilder,
-    latent: LatentAttention,
-    x: ValueId,
-    params: &Params,
-    window: Option<u64>,
-) -> ValueId {
+pub(super) fn attention(g: &mut GraphBuilder, latent: LatentAttention, x: ValueId, params: &Params) -> ValueId {
     let dims = g.dims();
     let Dims { d, n, h, .. } = dims;
-    debug_assert_eq!(h, latent.plain + latent.rotated, "a head's queries are its plain and its rotated dimensions");
+    debug_assert_eq!(h, latent.head_dim(), "a head's queries are its plain and its rotated dimensions");
     let linear = |inputs, outputs| OpKind::Linear { inputs, outputs };
     let rows = dims.tokens();
     let whole = queries(g, latent, x, &params.query);
@@ -94,7 +86,7 @@ pub(super) fn attention(
     let of_heads = g.op(MODULE, OpKind::Expand, &[k_turned], &[], ("xk_rot_BSNR", BSNR));
     let xk = g.op(MODULE, OpKind::CONCAT, &[k_plain, of_heads], &[], ("xk_BSNH", BSNH));
 
-    let attend = OpKind::Attention { window, bias: false };
+    let attend = OpKind::Attention { window: None, bias: false };
     let o = g.op("attention.sdpa", attend, &[xq, xk, xv], &[], ("xo_BSNW", BSNW));
     let out = g.op("attention.wo", linear(n * latent.value, d), &[o], &[params.output], ("attn_BSD", BSD));
     g.drop_values(&[xq, q_plain, q_turned, wide, k_turned, k_plain, xv, of_heads, xk, o]);

@@ -35,7 +35,7 @@ pub enum Bias {
 }
 
 /// Scaling of fp8 numbers (`--fp8-recipe`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Fp8Recipe {
     /// One scale a tensor, from the maxima of earlier steps, which are reduced over ranks.
     Delayed,
@@ -46,7 +46,7 @@ pub enum Fp8Recipe {
 }
 
 /// Whose kernels the loss over the vocabulary is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum CrossEntropy {
     /// PyTorch's, one after the other.
     Composed,
@@ -97,7 +97,7 @@ pub enum MtpOp {
 }
 
 /// How the sum of a row-parallel product is scattered beside its matmul (`proj_fprop` and `fc2_fprop` of `--tp-comm-overlap-cfg`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub enum Scatter {
     /// `pipeline`: in parts of the columns, by a kernel on so many SMs (`num_sm`), which the matmul leaves to it; 0: it
     /// leaves none (without `set_sm_margin`), and is slowed while the kernel runs.

@@ -1,9 +1,10 @@
 //! The parts a decoder is made of.
 
 use super::operators::Activation;
+use crate::units::Finite;
 
 /// How activations are normalised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Norm {
     /// RMSNorm: one weight vector.
     Rms,
@@ -14,8 +15,18 @@ pub enum Norm {
     },
 }
 
+impl Norm {
+    /// Parameters of one norm over so many numbers.
+    pub fn params(self, dims: u64) -> u64 {
+        match self {
+            Norm::Rms | Norm::Layer { bias: false } => dims,
+            Norm::Layer { bias: true } => 2 * dims,
+        }
+    }
+}
+
 /// Where norms sit in a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum NormPlacement {
     /// One before attention, one before the feed-forward (Llama).
     Pre,
@@ -29,8 +40,19 @@ pub enum NormPlacement {
     ParallelShared,
 }
 
+impl NormPlacement {
+    /// Norms over the model width in one layer.
+    pub fn count(self) -> u64 {
+        match self {
+            NormPlacement::Pre | NormPlacement::Post | NormPlacement::Parallel => 2,
+            NormPlacement::PreAndPost => 4,
+            NormPlacement::ParallelShared => 1,
+        }
+    }
+}
+
 /// How positions enter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Position {
     /// Rotary embedding on the first `dims` of each head (`dims` = H unless partial).
     Rope {
@@ -48,25 +70,33 @@ pub enum Position {
     None,
 }
 
-/// The feed-forward network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FeedForward {
-    /// `w2(act(w1 x) · w3 x)`: three matrices (SwiGLU, GeGLU).
+/// How a feed-forward makes its hidden values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub enum Gating {
+    /// `act(w1 x) · w3 x`: three matrices with the last (SwiGLU, GeGLU).
     Gated(Activation),
-    /// `w2(act(w1 x))`: two matrices.
+    /// `act(w1 x)`: two matrices with the last.
     Plain(Activation),
 }
 
-impl FeedForward {
+impl Gating {
     /// Its pointwise function.
     pub fn activation(self) -> Activation {
-        let (FeedForward::Gated(activation) | FeedForward::Plain(activation)) = self;
+        let (Gating::Gated(activation) | Gating::Plain(activation)) = self;
         activation
+    }
+
+    /// Matrices that hidden values are made with.
+    pub fn ups(self) -> u64 {
+        match self {
+            Gating::Gated(_) => 2,
+            Gating::Plain(_) => 1,
+        }
     }
 }
 
 /// Norms on queries and keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum QkNorm {
     /// A weight of length H, applied to every head (Qwen 3, Gemma 3).
     PerHead,
@@ -75,19 +105,19 @@ pub enum QkNorm {
 }
 
 /// Probabilities of dropout in training; 0: none.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Dropout {
     /// On the embedding.
-    pub embedding: f64,
+    pub embedding: Finite,
     /// On attention's probabilities.
-    pub attention: f64,
+    pub attention: Finite,
     /// On what attention and feed-forward add to the residual stream.
-    pub residual: f64,
+    pub residual: Finite,
 }
 
 impl Dropout {
     /// Whether anything is dropped.
     pub fn any(self) -> bool {
-        self.embedding > 0.0 || self.attention > 0.0 || self.residual > 0.0
+        [self.embedding, self.attention, self.residual].into_iter().any(|probability| probability.get() > 0.0)
     }
 }

@@ -4,8 +4,10 @@
 //! weights of the distribution; what an expert cannot take goes to the others in proportion; copies left over by
 //! rounding go to the largest remainders, the earlier expert first.
 
+use crate::units::Finite;
+
 /// A distribution of tokens over experts.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Load {
     /// Every expert gets the same: what a perfect balancing loss would reach.
     #[default]
@@ -13,7 +15,7 @@ pub enum Load {
     /// The i-th expert's share falls as `i^-exponent`.
     PowerLaw {
         /// 0 is balanced.
-        exponent: f64,
+        exponent: Finite,
     },
     /// Shares as counted in a run, one number per expert.
     Measured(Vec<u64>),
@@ -32,7 +34,7 @@ impl Load {
     fn weight(&self, expert: usize) -> f64 {
         match self {
             Load::Balanced => 1.0,
-            Load::PowerLaw { exponent } => libm::pow(expert as f64 + 1.0, -exponent),
+            Load::PowerLaw { exponent } => libm::pow(expert as f64 + 1.0, -exponent.get()),
             Load::Measured(counts) => counts.get(expert).map_or(0.0, |&count| count as f64),
         }
     }
@@ -101,10 +103,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn power_law(exponent: f64) -> Load {
+        Load::PowerLaw { exponent: Finite::nearest(exponent) }
+    }
+
     fn loads() -> impl Strategy<Value = Load> {
         prop_oneof![
             Just(Load::Balanced),
-            (0.0..4.0).prop_map(|exponent| Load::PowerLaw { exponent }),
+            (0.0..4.0).prop_map(power_law),
             proptest::collection::vec(0..1_000_000_u64, 0..80).prop_map(Load::Measured),
         ]
     }
@@ -125,7 +131,7 @@ mod tests {
         fn a_power_law_never_gives_a_later_expert_two_more_than_an_earlier_one(
             exponent in 0.0..4.0, experts in 1..70_u64, tokens in 0..5_000_u64,
         ) {
-            let counts = Load::PowerLaw { exponent }.tokens_per_expert(experts, 1, tokens);
+            let counts = power_law(exponent).tokens_per_expert(experts, 1, tokens);
             prop_assert!(counts.windows(2).all(|pair| pair[1] <= pair[0] + 1));
         }
     }
@@ -136,7 +142,7 @@ mod tests {
         assert_eq!(Load::Measured(vec![2, 1, 1, 0]).overfull(4, 2), None);
         assert_eq!(Load::Measured(vec![3, 1, 0, 0]).overfull(4, 2), Some(0.75));
         assert_eq!(Load::Measured(vec![3, 1, 0, 0]).overfull(4, 1), None);
-        assert!(Load::PowerLaw { exponent: 1.0 }.overfull(3, 2).is_some(), "6 of 11 copies");
+        assert!(power_law(1.0).overfull(3, 2).is_some(), "6 of 11 copies");
     }
 
     #[test]
@@ -145,6 +151,6 @@ mod tests {
         assert_eq!(Load::Measured(vec![3, 1, 0, 0]).tokens_per_expert(4, 1, 400), [300, 100, 0, 0]);
         // The first cannot take 1,200 copies of 400 tokens.
         assert_eq!(Load::Measured(vec![6, 1, 1, 0]).tokens_per_expert(4, 2, 400), [400, 200, 200, 0]);
-        assert_eq!(Load::PowerLaw { exponent: 1.0 }.tokens_per_expert(3, 1, 1100), [600, 300, 200]);
+        assert_eq!(power_law(1.0).tokens_per_expert(3, 1, 1100), [600, 300, 200]);
     }
 }

@@ -9,7 +9,7 @@ use super::operators::OpKind;
 pub use super::operators::Rope;
 
 /// What multiplies in a block's linears.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Linears {
     /// `nn.Linear`, in the type of its input.
     #[default]
@@ -29,7 +29,7 @@ impl Linears {
 }
 
 /// Whose classes embedding, blocks and head are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Modules {
     /// Those of [`super::block`], with what else a [`Style`] says.
     #[default]
@@ -39,7 +39,7 @@ pub enum Modules {
 }
 
 /// How transformers' classes compute attention (`attn_implementation`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum AttentionCode {
     /// `scaled_dot_product_attention`; what a window hides is a mask, which the memory-efficient kernel takes.
     #[default]
@@ -51,7 +51,7 @@ pub enum AttentionCode {
 }
 
 /// How RMSNorm is written where it is not one kernel; `u` is the input in fp32 and `r` what it is divided by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum NormCode {
     /// PyTorch's own composition (2.4 to 2.6): `w · type(u·r)`.
     #[default]
@@ -65,7 +65,7 @@ pub enum NormCode {
 }
 
 /// How the model is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Style {
     /// Rotary embedding.
     pub rope: Rope,

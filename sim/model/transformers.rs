@@ -12,8 +12,9 @@ mod feed_forward;
 
 pub use body::{Blocks, Body, body};
 
-use super::block::parts::{AttentionParams, Variant, norm, norm_params};
+use super::block::parts::{AttentionParams, norm, norm_params};
 use super::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
+use super::layer::{self, Dense, Layer, Norms};
 use super::style::{Modules, NormCode, Style};
 use super::{ModelConfig, Norm, NormPlacement, Position};
 use crate::program::DType;
@@ -124,27 +125,27 @@ struct Params {
 }
 
 impl Params {
-    fn new(g: &mut GraphBuilder, m: &ModelConfig, class: &Class) -> Params {
+    fn new(g: &mut GraphBuilder, whole: &Whole<'_>) -> Params {
         let (mut attention, mut ffn) = (None, None);
         let mut before = [vec![], vec![]];
-        let placement = m.norm_placement;
+        let (class, width, Norms { kind, placement }) = (whole.class, whole.m.width, whole.norms);
         for module in registered(class) {
             match module {
-                Module::Attention => attention = Some(attention::params(g, m, class)),
-                Module::FeedForward => ffn = Some(feed_forward::Params::new(g, m)),
+                Module::Attention => attention = Some(attention::params(g, whole)),
+                Module::FeedForward => ffn = Some(feed_forward::Params::new(g, class, whole.dense)),
                 Module::Before(_) if placement == NormPlacement::Post => {}
                 Module::Before(1) if placement == NormPlacement::ParallelShared => {}
                 Module::Before(at) => {
                     let names =
                         [("attention_norm.weight", "attention_norm.bias"), ("ffn_norm.weight", "ffn_norm.bias")][at];
-                    before[at] = norm_params(g, m.norm, m.width, names.0, names.1);
+                    before[at] = norm_params(g, kind, width, names.0, names.1);
                 }
             }
         }
         let mut after = [vec![], vec![]];
         if matches!(placement, NormPlacement::Post | NormPlacement::PreAndPost) {
-            after[0] = norm_params(g, m.norm, m.width, "attention_post_norm.weight", "attention_post_norm.bias");
-            after[1] = norm_params(g, m.norm, m.width, "ffn_post_norm.weight", "ffn_post_norm.bias");
+            after[0] = norm_params(g, kind, width, "attention_post_norm.weight", "attention_post_norm.bias");
+            after[1] = norm_params(g, kind, width, "ffn_post_norm.weight", "ffn_post_norm.bias");
         }
         Params {
             attention: attention.expect("every class registers attention"),
@@ -155,13 +156,29 @@ impl Params {
     }
 }
 
-/// One decoder block.
-pub fn block(m: &ModelConfig, class: &Class, (dims, compute): (Dims, DType), variant: Variant, style: Style) -> Graph {
+/// A layer whose operators are being written down.
+struct Whole<'m> {
+    m: &'m ModelConfig,
+    class: &'m Class,
+    attention: &'m layer::Attention,
+    dense: &'m Dense,
+    norms: Norms,
+    style: Style,
+}
+
+/// One layer of a model.
+///
+/// # Panics
+/// If it has experts or latent attention: the classes whose rules are known have neither.
+pub fn block(m: &ModelConfig, class: &Class, (dims, compute): (Dims, DType), layer: &Layer, style: Style) -> Graph {
     let (mut graph, x) = GraphBuilder::new("layers", dims, compute, ("x_BSD", BSD, compute));
     let g = &mut graph;
-    let params = Params::new(g, m, class);
-    let whole = attention::Attention { m, class, params: &params.attention, window: variant.window, style };
-    let out = match m.norm_placement {
+    let (Some(attention), Some(dense)) = (layer.mixer.attention(), layer.dense()) else {
+        panic!("{} has attention of heads and a dense feed-forward in every layer", class.model_type);
+    };
+    let whole = Whole { m, class, attention, dense, norms: layer.norms, style };
+    let params = Params::new(g, &whole);
+    let out = match layer.norms.placement {
         NormPlacement::Parallel | NormPlacement::ParallelShared => parallel(g, &whole, &params, x),
         _ => in_turn(g, &whole, &params, x),
     };
@@ -186,8 +203,8 @@ enum Named {
 }
 
 /// Attention, then the feed-forward on what that made.
-fn in_turn(g: &mut GraphBuilder, whole: &attention::Attention<'_>, rest: &Params, x: ValueId) -> ValueId {
-    let (m, rows) = (whole.m, g.dims().tokens());
+fn in_turn(g: &mut GraphBuilder, whole: &Whole<'_>, rest: &Params, x: ValueId) -> ValueId {
+    let (m, kind, rows) = (whole.m, whole.norms.kind, g.dims().tokens());
     let named = match whole.class.model_type {
         "gpt2" => Named::Sum,
         "bloom" | "mpt" => Named::Norm,
@@ -195,14 +212,14 @@ fn in_turn(g: &mut GraphBuilder, whole: &attention::Attention<'_>, rest: &Params
     };
     let before = |g: &mut GraphBuilder, at: usize, value| match rest.before[at].is_empty() {
         true => value,
-        false => norm(g, m.norm, rows, value, &rest.before[at], ["attention_norm", "ffn_norm"][at], ("xn_BSD", BSD)),
+        false => norm(g, kind, rows, value, &rest.before[at], ["attention_norm", "ffn_norm"][at], ("xn_BSD", BSD)),
     };
     let after = |g: &mut GraphBuilder, at: usize, value| {
         if rest.after[at].is_empty() {
-            return dropout(g, value, m.dropout.residual);
+            return dropout(g, value, m.dropout.residual.get());
         }
         let module = ["attention_post_norm", "ffn_post_norm"][at];
-        let out = norm(g, m.norm, rows, value, &rest.after[at], module, ("post_BSD", BSD));
+        let out = norm(g, kind, rows, value, &rest.after[at], module, ("post_BSD", BSD));
         g.drop_values(&[value]);
         out
     };
@@ -213,7 +230,7 @@ fn in_turn(g: &mut GraphBuilder, whole: &attention::Attention<'_>, rest: &Params
         }
     };
     let xn = before(g, 0, x);
-    let (attn, late) = attention::attention(g, whole, xn);
+    let (attn, late) = attention::attention(g, whole, &rest.attention, xn);
     goes(g, Named::Half, xn, 0);
     let attn = after(g, 0, attn);
     let h = g.op("residual", OpKind::ADD, &[x, attn], &[], ("h_BSD", BSD));
@@ -223,7 +240,7 @@ fn in_turn(g: &mut GraphBuilder, whole: &attention::Attention<'_>, rest: &Params
     }
     let hn = before(g, 1, h);
     goes(g, Named::Norm, xn, 0);
-    let ff = feed_forward::feed_forward(g, m, hn, &rest.ffn);
+    let ff = feed_forward::feed_forward(g, whole.dense, hn, &rest.ffn);
     goes(g, Named::Half, hn, 1);
     let ff = after(g, 1, ff);
     let out = g.op("residual", OpKind::ADD, &[h, ff], &[], ("out_BSD", BSD));
@@ -241,27 +258,27 @@ fn in_turn(g: &mut GraphBuilder, whole: &attention::Attention<'_>, rest: &Params
 }
 
 /// Attention and feed-forward on the block's input, each through its own norm or both through one.
-fn parallel(g: &mut GraphBuilder, whole: &attention::Attention<'_>, rest: &Params, x: ValueId) -> ValueId {
-    let (m, rows) = (whole.m, g.dims().tokens());
-    let xn = norm(g, m.norm, rows, x, &rest.before[0], "attention_norm", ("xn_BSD", BSD));
+fn parallel(g: &mut GraphBuilder, whole: &Whole<'_>, rest: &Params, x: ValueId) -> ValueId {
+    let (m, kind, rows) = (whole.m, whole.norms.kind, g.dims().tokens());
+    let xn = norm(g, kind, rows, x, &rest.before[0], "attention_norm", ("xn_BSD", BSD));
     let shared = rest.before[1].is_empty();
     // Falcon norms twice before anything else; GPT-NeoX norms again for the feed-forward.
     let early = whole.class.model_type == "falcon" && !shared;
-    let second = |g: &mut GraphBuilder| norm(g, m.norm, rows, x, &rest.before[1], "ffn_norm", ("xf_BSD", BSD));
+    let second = |g: &mut GraphBuilder| norm(g, kind, rows, x, &rest.before[1], "ffn_norm", ("xf_BSD", BSD));
     let mut hn = if early { Some(second(g)) } else { None };
-    let (attn, late) = attention::attention(g, whole, xn);
+    let (attn, late) = attention::attention(g, whole, &rest.attention, xn);
     if !shared {
         g.drop_values(&[xn]);
     }
-    let attn = dropout(g, attn, m.dropout.residual);
+    let attn = dropout(g, attn, m.dropout.residual.get());
     let read = match (shared, hn.take()) {
         (true, _) => xn,
         (false, Some(made)) => made,
         (false, None) => second(g),
     };
-    let ff = feed_forward::feed_forward(g, m, read, &rest.ffn);
+    let ff = feed_forward::feed_forward(g, whole.dense, read, &rest.ffn);
     g.drop_values(&[read]);
-    let ff = dropout(g, ff, m.dropout.residual);
+    let ff = dropout(g, ff, m.dropout.residual.get());
     let both = g.op("residual", OpKind::ADD, &[ff, attn], &[], ("both_BSD", BSD));
     let out = g.op("residual", OpKind::ADD, &[both, x], &[], ("out_BSD", BSD));
     g.drop_values(&[both, ff, attn]);
@@ -286,10 +303,10 @@ fn dropout(g: &mut GraphBuilder, value: ValueId, probability: f64) -> ValueId {
 pub fn embedding(m: &ModelConfig, dims: Dims, compute: DType) -> Graph {
     let (mut graph, tokens) = GraphBuilder::new("tok_embeddings", dims, compute, ("tokens_BS", BS, DType::Int64));
     let g = &mut graph;
-    let table = g.param("tok_embeddings.weight", dims.v, m.width);
+    let table = g.table("tok_embeddings.weight", dims.v, m.width);
     let mut h = g.op("tok_embeddings", OpKind::Embedding, &[tokens], &[table], ("h_BSD", BSD));
     if let Position::Learned { positions } = m.position {
-        let table = g.param("pos_embeddings.weight", positions, m.width);
+        let table = g.table("pos_embeddings.weight", positions, m.width);
         // OPT counts the positions of each sequence.
         let (rows, shape) = if m.model_type == "opt" { (BS, BSD) } else { (S, SD) };
         let rows = g.op_in("pos_embeddings", OpKind::POSITIONS, &[], &[], ("pos_S", rows), DType::Int64);
@@ -301,15 +318,15 @@ pub fn embedding(m: &ModelConfig, dims: Dims, compute: DType) -> Graph {
         g.drop_values(&[h]);
         h = scaled;
     }
-    if m.embedding_norm {
-        let params = norm_params(g, m.norm, m.width, "embedding_norm.weight", "embedding_norm.bias");
-        h = norm(g, m.norm, dims.tokens(), h, &params, "embedding_norm", ("h_BSD", BSD));
+    if let Some(kind) = m.embedding_norm {
+        let params = norm_params(g, kind, m.width, "embedding_norm.weight", "embedding_norm.bias");
+        h = norm(g, kind, dims.tokens(), h, &params, "embedding_norm", ("h_BSD", BSD));
     }
-    let out = dropout(g, h, m.dropout.embedding);
+    let out = dropout(g, h, m.dropout.embedding.get());
     graph.finish(out)
 }
 
 /// Whether the norm of a model is written out in pointwise operators, and how.
 pub fn norm_code(m: &ModelConfig, style: Style) -> NormCode {
-    class_of(m, style).filter(|_| m.norm == Norm::Rms).map_or(NormCode::Torch, |class| class.norm)
+    class_of(m, style).filter(|_| m.norms().kind == Norm::Rms).map_or(NormCode::Torch, |class| class.norm)
 }

@@ -21,7 +21,7 @@ pub struct ExchangeId(pub u32);
 pub struct GroupId(pub u16);
 
 /// Index of a stream in [`Program::streams`](super::Program::streams); the allocator keeps one pool per stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub struct StreamId(pub u8);
 
 /// Index of an event: a mark on a stream that other streams or the host can wait for.

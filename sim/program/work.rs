@@ -79,7 +79,7 @@ impl Pass {
 }
 
 /// How the host comes to launch a kernel, which decides what the host pays.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, VariantArray)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, VariantArray, Serialize)]
 pub enum Dispatch {
     /// An eager operator called from Python, through autograd.
     EagerForward,

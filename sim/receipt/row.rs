@@ -209,9 +209,9 @@ impl Row {
     pub fn other_model(&self, matched: &ModelConfig) -> Option<String> {
         let (own, has) = (&self.model, matched);
         let sizes = [
-            ("n_layers", own.n_layers, has.layers),
+            ("n_layers", own.n_layers, has.layers.count()),
             ("hidden", own.hidden, has.width),
-            ("n_heads", own.n_heads, has.heads),
+            ("n_heads", own.n_heads, has.heads()),
         ];
         let (name, stated, known) =
             sizes.into_iter().find_map(|(name, own, has)| own.filter(|own| *own != has).map(|own| (name, own, has)))?;

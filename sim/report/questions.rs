@@ -2,7 +2,7 @@
 
 use crate::model::ModelConfig;
 use crate::program::DType;
-use crate::runtime::{Job, Parts};
+use crate::runtime::{Parts, Plan};
 use crate::scenario::{Prediction, Scenario};
 
 /// The five questions every report answers about itself.
@@ -20,7 +20,7 @@ pub fn questions(scenario: &Scenario, answer: &Prediction) -> [(&'static str, St
 
 /// Which kind of model it is: results of different kinds do not compare.
 fn kind(model: &ModelConfig) -> String {
-    match &model.experts {
+    match model.experts() {
         None => "dense decoder".to_owned(),
         Some(experts) => {
             let (chosen, all, load) = (experts.top_k, experts.count, experts.load.words());
@@ -29,7 +29,7 @@ fn kind(model: &ModelConfig) -> String {
     }
 }
 
-fn start_up(job: &Job) -> String {
+fn start_up(job: &Plan) -> String {
     if let Parts::Compiled(_) = job.parts() {
         return "steady state; the whole step is compiled before the first one, and again for every other shape: see cold \
                 against steady state"
@@ -82,7 +82,7 @@ fn path(scenario: &Scenario, answer: &Prediction) -> String {
              measured: {attention}'s is taken, or fp32 matmul's if slower"
         ));
     }
-    if scenario.job.model().attention_softcap {
+    if scenario.job.model().caps_scores() {
         doubts.push("the soft cap on attention scores is not in PyTorch's fused kernels, and is left out".to_owned());
     }
     doubts.extend(modules.doubts.into_iter().map(str::to_owned));

@@ -10,7 +10,7 @@ use super::questions::questions;
 use super::{pipeline, start_up};
 use crate::program::Category;
 use crate::runtime::megatron::Mesh;
-use crate::runtime::{Job, Parts, train};
+use crate::runtime::{Parts, Plan, train};
 use crate::scenario::predict::{Alike, DeviceMemory, Host, Part, Prediction, Verdict};
 use crate::scenario::{Prediction as Answer, Scenario};
 use crate::units::{Bytes, Time, thousands};
@@ -79,17 +79,17 @@ fn no_effect(out: &mut String, scenario: &Scenario, answer: &Prediction) -> fmt:
 }
 
 /// Whose sequences and micro-batches a job counts: a rank's, or those of several that share them.
-pub(crate) fn whose(job: &Job) -> &'static str {
+pub(crate) fn whose(job: &Plan) -> &'static str {
     if mesh(job).is_empty() { "rank" } else { "replica" }
 }
 
 /// The axes of a mesh that splits the model in stages, or sequences; nothing where each rank has sequences of its own.
-fn mesh(job: &Job) -> String {
+fn mesh(job: &Plan) -> String {
     let axes = |mesh: Mesh| {
         let context = if mesh.cp > 1 { format!("cp {} × ", mesh.cp) } else { String::new() };
         format!("tp {} × {context}pp {} × dp {} · ", mesh.tp, mesh.pp, mesh.dp)
     };
-    let stages = |job: &train::Job| {
+    let stages = |job: &train::TorchPlan| {
         let context = if job.context > 1 { format!("cp {} × ", job.context) } else { String::new() };
         let replicas = job.data_ranks() / job.context.max(1);
         let tensor = job.tensor.ranks;

@@ -8,7 +8,8 @@ mod pipelined;
 mod ring;
 mod rotation;
 
-pub use rotation::{Method, Rotate, Rotation};
+pub use crate::plan::torch::{Method, Rotate};
+pub use rotation::Rotation;
 
 use super::eager::{COMPUTE, Eager, Exchanged, MatmulShape, ParamMap, Storage, attention_shape};
 use crate::model::fuse::{Compiled, Kernel, Launch, TensorId};

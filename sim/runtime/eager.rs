@@ -55,7 +55,6 @@ mod reentrant;
 mod rotary;
 mod selective;
 mod sending;
-mod settings;
 mod shape;
 mod shared;
 mod side_stream;
@@ -70,19 +69,18 @@ mod unfused;
 mod unpad;
 mod vocabulary;
 
+pub use crate::plan::eager::{LayerNorm, Offload, Settings};
 pub(super) use attention::attention_shape;
 pub use frame::Frame;
 pub use halves::LoopVariables;
 pub use holds::HoldsStorages;
-pub use keep::{Keep, Saved, SavedOps};
+pub use keep::{Keep, Mode, Saved, SavedOps};
 pub use megatron::{
-    Context, DISPATCHERS, Dispatcher, ExpertParallel, Heads, Later, Parts, Ring, Routing, Stage, WAYS, Way,
-    exchanges_rows, fp8, vocabulary_parallel,
+    Context, Dispatcher, ExpertParallel, Heads, Later, Ring, Routing, Stage, exchanges_rows, fp8, vocabulary_parallel,
 };
 pub use params::{ParamMap, Shared};
 pub use ranks::{BUFFER_STREAMS, ExpertRanks, Maxima, TensorGroup, Ulysses, UserBuffers};
 pub use reentrant::Reentrant;
-pub use settings::{LayerNorm, Mode, Settings};
 pub(super) use shape::{Exchanged, MatmulShape};
 pub use stamp::Stamps;
 pub use state::{DeepSpeed, Eager, FrameworkState};

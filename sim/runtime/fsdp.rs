@@ -18,7 +18,7 @@ pub mod hooks;
 mod reduce;
 mod unshard;
 
-pub use config::{
+pub use crate::plan::torch::fsdp::{
     BackwardPrefetch, Fsdp, Inner, MixedPrecision, One, Reshard, Unsupported, Version, Wrap, names_parameter,
 };
 pub use group::{Group, Narrow, Place, ShardedParam};

@@ -2,7 +2,7 @@
 //! parameters (InternLM/InternEvo@e1cefaef: `internlm/solver/optimizer/hybrid_zero_optim.py`, `train.py`).
 //!
 //! ```text
-//! Job ─► Chunk of InternLM's modules: forward and backward      Zero: buckets of gradients ─► owners ─► broadcasts
+//! InternEvoPlan ─► Chunk of InternLM's modules: forward and backward      Zero: buckets of gradients ─► owners ─► broadcasts
 //! ```
 //!
 //! Every parameter belongs to one rank of a group, which may be a part of the replicas. Gradients are all-reduced over all
@@ -10,36 +10,29 @@
 //! Nothing of that is beside the next forward.
 
 mod blocks;
-mod job;
 mod owners;
 mod step;
 mod zero;
 
+pub use crate::plan::internevo::InternEvoPlan;
 pub use blocks::MODULES;
-pub use job::Job;
 pub use owners::Owners;
 
-use super::{Flight, Framework, Parts, megatron};
-use crate::model::{Activation, FeedForward, Norm, Position};
+use super::{Flight, Framework, megatron};
+use crate::model::{Activation, Gating, Norm, Position};
 use crate::program::Budget;
 use crate::runtime::{self, Refusal};
 
-impl Framework for Job {
-    fn parts(&self) -> Parts<'_> {
-        Parts::Split(&self.split)
-    }
-
-    fn with_micro_batches(&self, count: u32) -> Option<runtime::Job> {
-        let split = megatron::Job { micro_batches: count, ..self.split.clone() };
-        Some(runtime::Job::of(Job { split, ..self.clone() }))
-    }
-
+impl Framework for InternEvoPlan {
     fn refuses(&self) -> Option<Refusal> {
         let model = &self.split.model;
         let cases = [
-            (model.norm != Norm::Rms, Refusal::new("internevo-norm", "norms other than RMSNorm under InternEvo")),
             (
-                model.feed_forward != FeedForward::Gated(Activation::Silu),
+                model.norms().kind != Norm::Rms,
+                Refusal::new("internevo-norm", "norms other than RMSNorm under InternEvo"),
+            ),
+            (
+                model.gating() != Gating::Gated(Activation::Silu),
                 Refusal::new("internevo-feed-forward", "a feed-forward other than SwiGLU under InternEvo"),
             ),
             (
@@ -47,12 +40,15 @@ impl Framework for Job {
                 Refusal::new("internevo-positions", "positions other than rotary ones under InternEvo"),
             ),
             (
-                model.heads != model.kv_heads,
+                model.heads() != model.kv_heads(),
                 Refusal::new("internevo-shared-kv-heads", "shared key-value heads under InternEvo"),
             ),
-            (model.ffn_bias, Refusal::new("internevo-ffn-biases", "biases in the feed-forward under InternEvo")),
+            (
+                model.dense().is_some_and(|dense| dense.bias),
+                Refusal::new("internevo-ffn-biases", "biases in the feed-forward under InternEvo"),
+            ),
             (model.tied_head, Refusal::new("internevo-tied-head", "a tied head under InternEvo")),
-            (model.sinks, Refusal::new("internevo-sinks", "attention sinks")),
+            (model.has_sinks(), Refusal::new("internevo-sinks", "attention sinks")),
         ];
         Refusal::first(cases).or_else(|| megatron::Chunk::refuses(&self.split))
     }

@@ -1,7 +1,7 @@
 //! Megatron-Core: tensor, sequence, context, pipeline and data parallelism as its own training loop issues them.
 //!
 //! ```text
-//! Job ─► Schedule ─► lower() ─► for each pipeline rank: Rank ─► Program
+//! MegatronPlan ─► Schedule ─► lower() ─► for each pipeline rank: Rank ─► Program
 //!                                   │  Chunk: forward and backward of one micro-batch on one stage
 //!                                   │  P2p: messages between stages      Data: buckets of gradients and parameters
 //!                                   └─ optimizer
@@ -24,7 +24,6 @@ mod experts;
 mod fsdp;
 mod graphs;
 mod groups;
-mod job;
 mod latent;
 mod layers;
 mod messages;
@@ -42,35 +41,35 @@ mod step;
 mod together;
 mod vocabulary;
 
-pub use super::eager::DISPATCHERS;
-pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
+pub use crate::plan::megatron::{
+    Block, Core, CpCommType, CrossEntropy, CudaGraphs, Engine, ExpertCapacity, Fp8Recipe, Fsdp, Gradients,
+    Implementation, Loader, Matmuls, MegatronPlan, Mesh, Mixture, Optimizer, Overlap, Parts, Pipeline, Recompute,
+    RecomputeModules, Scatter, Scope, Sharing, Split, Strategy, TokenDispatcher,
+};
+pub use chunk::{Around, Chunk, ChunkFrame, ChunkParam, LossReport};
 pub use ends::Ends;
 pub use fsdp::{has_no_use_for_buckets, unfit, unit_size};
-pub use job::{
-    Again, Block, Core, CrossEntropy, CudaGraphs, Dispatcher, Engine, Fp8Recipe, Fsdp, Gradients, Implementation, Job,
-    Loader, Matmuls, Mesh, Mixture, Optimizer, Overlap, Pipeline, Recompute, Scatter, Scope, Sharing, Strategy,
-};
 pub use modules::Modules;
 pub use refused::FP8;
 
 use rayon::prelude::*;
 
 use super::flight::decided;
-use super::{Flight, Framework, Parts};
+use super::{Flight, Framework};
 use crate::program::Budget;
 use crate::runtime::{self, Refusal};
 use crate::schedule::{self, Lowering, Schedule, ScheduleError, order};
 
 /// The job's schedule; an error if it cannot have this shape.
-pub fn schedule(job: &Job) -> Result<Schedule, ScheduleError> {
-    job.pipeline.schedule.build(job.shape())
+pub fn schedule(job: &MegatronPlan) -> Result<Schedule, ScheduleError> {
+    job.split.pipeline.schedule.build(job.split.shape())
 }
 
 /// What of a job has no rules here, if anything.
-pub fn refuses(job: &Job) -> Option<Refusal> {
+pub fn refuses(job: &MegatronPlan) -> Option<Refusal> {
     let together = || -> Option<Refusal> {
-        let whole = matches!(job.block.recompute, Recompute::Uniform { .. } | Recompute::Block { .. });
-        let spread = job.mixture.is_some_and(|run| run.dispatcher.combines) && job.mesh.ep > 1;
+        let whole = matches!(job.split.block.recompute, Recompute::Uniform { .. } | Recompute::Block { .. });
+        let spread = job.split.mixture.is_some_and(|run| run.dispatcher.row().combines) && job.split.mesh.ep > 1;
         let cases = [
             (
                 !spread,
@@ -78,22 +77,22 @@ pub fn refuses(job: &Job) -> Option<Refusal> {
             ),
             (whole, Refusal::new("combined-exchanges-recomputed", "exchanges of experts beside another micro-batch around blocks that are run again").on("megatron.recompute")),
             (
-                !job.gradients.fused_accumulation && job.mixture.is_some_and(|run| run.delay_wgrad),
+                !job.gradients.fused_accumulation && job.split.mixture.is_some_and(|run| run.delay_wgrad),
                 Refusal::new("delayed-weight-gradients-unfused", "weight gradients made later without gradient_accumulation_fusion").on("megatron.gradient_accumulation_fusion"),
             ),
         ];
-        Refusal::first(cases).filter(|_| job.combines())
+        Refusal::first(cases).filter(|_| job.split.combines())
     };
-    fsdp::refuses(job).or_else(|| Chunk::refuses(job)).or_else(together).or_else(|| refuses_schedule(job))
+    fsdp::refuses(job).or_else(|| Chunk::refuses(&job.split)).or_else(together).or_else(|| refuses_schedule(job))
 }
 
 /// What a schedule that Megatron-Core itself does not have cannot have beside it, and what to write.
-pub fn refuses_schedule(job: &Job) -> Option<Refusal> {
-    if !job.pipeline.schedule.is_of(&order::MEGATRON_HALVES) {
+pub fn refuses_schedule(job: &MegatronPlan) -> Option<Refusal> {
+    if !job.split.pipeline.schedule.is_of(&order::MEGATRON_HALVES) {
         return vocabulary::refuses(job);
     }
     // `WeightGradStore.is_supported` of sail-sg/zero-bubble-pipeline-parallelism.
-    let engine = job.block.implementation == Implementation::TransformerEngine;
+    let engine = job.split.block.implementation == Implementation::TransformerEngine;
     let cases = [
         (
             engine,
@@ -117,13 +116,13 @@ pub fn refuses_schedule(job: &Job) -> Option<Refusal> {
                 .instead("write megatron.overlap_grad_reduce = false"),
         ),
         (
-            job.model.predicts_ahead > 0,
+            job.split.model.predicts_ahead > 0,
             Refusal::new("zero-bubble-multi-token", "multi-token prediction under a zero-bubble schedule")
                 .on("megatron.mtp_num_layers")
                 .instead("write megatron.mtp_num_layers = 0"),
         ),
         (
-            job.block.again != Again::default(),
+            job.split.block.recompute_modules != RecomputeModules::default(),
             Refusal::new("zero-bubble-recompute-modules", "a zero-bubble schedule with recompute_modules")
                 .on("megatron.recompute_modules")
                 .instead("remove megatron.recompute_modules"),
@@ -137,18 +136,18 @@ pub fn refuses_schedule(job: &Job) -> Option<Refusal> {
 /// # Panics
 ///
 /// If the job's schedule cannot have its shape: [`schedule()`] says so before.
-pub fn compile(job: &Job) -> Flight {
+pub fn compile(job: &MegatronPlan) -> Flight {
     written(job, &Budget::unlimited(), true)
 }
 
 /// Does the same, running every micro-batch's operators: what [`compile`] is held to.
-pub fn compile_one_by_one(job: &Job) -> Flight {
+pub fn compile_one_by_one(job: &MegatronPlan) -> Flight {
     written(job, &Budget::unlimited(), false)
 }
 
-fn written(job: &Job, budget: &Budget, stamped: bool) -> Flight {
+fn written(job: &MegatronPlan, budget: &Budget, stamped: bool) -> Flight {
     let schedule = decided(schedule(job), budget);
-    let lowering = Lowering { overlap_p2p_comm: job.pipeline.overlap_p2p, ..Lowering::default() };
+    let lowering = Lowering { overlap_p2p_comm: job.split.pipeline.overlap_p2p, ..Lowering::default() };
     let lists = schedule::lower(&schedule, &lowering).expect("a schedule that was built can be lowered");
     let program = |rank| {
         let mut program = step::program((job, budget), (&schedule, &lists), rank, stamped);
@@ -156,18 +155,10 @@ fn written(job: &Job, budget: &Budget, stamped: bool) -> Flight {
         program
     };
     // Each rank is a task of its own: they differ, and none shall be left over for one thread.
-    Flight::in_turn((0..job.mesh.pp).into_par_iter().with_max_len(1).map(program).collect())
+    Flight::in_turn((0..job.split.mesh.pp).into_par_iter().with_max_len(1).map(program).collect())
 }
 
-impl Framework for Job {
-    fn parts(&self) -> Parts<'_> {
-        Parts::Split(self)
-    }
-
-    fn with_micro_batches(&self, count: u32) -> Option<runtime::Job> {
-        Some(runtime::Job::of(Job { micro_batches: count, ..self.clone() }))
-    }
-
+impl Framework for MegatronPlan {
     fn refuses(&self) -> Option<Refusal> {
         refuses(self)
     }
@@ -175,16 +166,16 @@ impl Framework for Job {
     /// `megatron/training/arguments.py`: where tensor-parallel ranks, or those that share a sequence, are several. Exchanges of
     /// experts beside another micro-batch want more than one (`core/transformer/moe/README.md`), and so does Megatron-FSDP.
     fn asks_for_one_queue(&self) -> bool {
-        let several = self.mesh.tp > 1 || self.mesh.cp > 1;
-        self.engine == Engine::Core && several && !self.combines() && self.fsdp.is_none()
+        let several = self.split.mesh.tp > 1 || self.split.mesh.cp > 1;
+        self.engine == Engine::Core && several && !self.split.combines() && self.fsdp.is_none()
     }
 
     fn modules(&self) -> runtime::Modules {
-        let blocks = match self.block.implementation {
+        let blocks = match self.split.block.implementation {
             Implementation::Local => "Megatron's own",
             Implementation::TransformerEngine => "Transformer Engine's",
         };
-        let attention = match self.block.core {
+        let attention = match self.split.block.core {
             Core::Flash => None,
             Core::Unfused { fused_softmax: true } => Some("attention in matmuls around a fused softmax"),
             Core::Unfused { fused_softmax: false } => Some("attention in matmuls around a softmax in parts"),

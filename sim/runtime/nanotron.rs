@@ -1,7 +1,7 @@
 //! nanotron (huggingface/nanotron@c2528430, March 2025): Megatron's split of the model, with a step of its own.
 //!
 //! ```text
-//! Job ─► for each pipeline rank: Rank ─► Program
+//! NanotronPlan ─► for each pipeline rank: Rank ─► Program
 //!           │  Chunk of nanotron's modules: forward and backward of one micro-batch
 //!           │  messages one after the other, each announced by two others
 //!           └─ Update: gradients in fp32 reduced, clipped, stepped; parameters gathered slice by slice
@@ -12,31 +12,21 @@
 
 mod blocks;
 mod buckets;
-mod job;
 mod messages;
 mod placement;
 mod step;
 mod update;
 
+pub use crate::plan::nanotron::NanotronPlan;
 pub use blocks::modules;
-pub use job::Job;
 pub use placement::placement;
 
-use super::{Flight, Framework, Parts, megatron};
-use crate::model::{Activation, FeedForward, Norm, Position};
+use super::{Flight, Framework, megatron};
+use crate::model::{Activation, Gating, Norm, Position};
 use crate::program::Budget;
 use crate::runtime::{self, Refusal};
 
-impl Framework for Job {
-    fn parts(&self) -> Parts<'_> {
-        Parts::Split(&self.split)
-    }
-
-    fn with_micro_batches(&self, count: u32) -> Option<runtime::Job> {
-        let split = megatron::Job { micro_batches: count, ..self.split.clone() };
-        Some(runtime::Job::of(Job { split, ..self.clone() }))
-    }
-
+impl Framework for NanotronPlan {
     /// Linears whose communication is asynchronous refuse to run without (`src/nanotron/parallel/utils.py`,
     /// `assert_cuda_max_connections_set_to_1`).
     fn asks_for_one_queue(&self) -> bool {
@@ -46,20 +36,17 @@ impl Framework for Job {
     fn refuses(&self) -> Option<Refusal> {
         let model = &self.split.model;
         let cases = [
-            (model.norm != Norm::Rms, Refusal::new("nanotron-norm", "norms other than RMSNorm under nanotron")),
+            (model.norms().kind != Norm::Rms, Refusal::new("nanotron-norm", "norms other than RMSNorm under nanotron")),
             (
-                model.feed_forward != FeedForward::Gated(Activation::Silu),
+                model.gating() != Gating::Gated(Activation::Silu),
                 Refusal::new("nanotron-feed-forward", "a feed-forward other than SwiGLU under nanotron"),
             ),
             (
                 !matches!(model.position, Position::Rope { .. }),
                 Refusal::new("nanotron-positions", "positions other than rotary ones under nanotron"),
             ),
-            (
-                model.qkv_bias || model.output_bias || model.ffn_bias,
-                Refusal::new("nanotron-biases", "biases under nanotron"),
-            ),
-            (model.sinks, Refusal::new("nanotron-sinks", "attention sinks")),
+            (model.has_biases(), Refusal::new("nanotron-biases", "biases under nanotron")),
+            (model.has_sinks(), Refusal::new("nanotron-sinks", "attention sinks")),
         ];
         Refusal::first(cases).or_else(|| megatron::Chunk::refuses(&self.split))
     }

@@ -1,8 +1,8 @@
 //! Optimizers: one table of all that frameworks step. A framework asks the table what an optimizer keeps and has it write its step.
 //! Order and sizes are those of PyTorch 2.15 (`tests/oracles/fsdp2-switches.json`), and of each framework's own kernels.
 //!
-//! To add one: a file with a struct of its settings, which answers as [`Rules`], and its [`Facts`]; here a variant, its line in
-//! [`Optimizer::rules`], and a row of [`TABLE`].
+//! To add one: its settings and a variant in `plan/optimizer.rs`; a file in which they answer as [`Rules`], and its [`Facts`]; here its
+//! line in [`Optimizer::rules`], and a row of [`TABLE`].
 //!
 //! ```text
 //! param ─► kernels ─► contract ─► adam, composer, fused_adam, optax, sgd ─► optimizer
@@ -21,32 +21,13 @@ pub mod param;
 mod sgd;
 mod turn;
 
-pub use adam::{Adam, Decay};
 pub use clip::{clip, scale};
-pub use composer::Composer;
-pub use contract::{Asked, Caller, Facts, How, Pass, Refusal, Rules, Setting, State};
-pub use fused_adam::FusedAdam;
+pub use contract::{Asked, Caller, Facts, Pass, Refusal, Rules, Setting, State};
 pub use kernels::{Launches, Step};
-pub use optax::Optax;
 pub use param::{Owned, Role, Shape};
-pub use sgd::Sgd;
 
+pub use crate::plan::optimizer::{Adam, Composer, Decay, FusedAdam, How, Optax, Optimizer, Sgd};
 use crate::program::Builder;
-
-/// An optimizer with its settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Optimizer {
-    /// torch's `Adam` or `AdamW`.
-    Adam(Adam),
-    /// Composer's `DecoupledAdamW`.
-    Composer(Composer),
-    /// Apex's or Transformer Engine's `FusedAdam`.
-    FusedAdam(FusedAdam),
-    /// optax's `adamw`.
-    Optax(Optax),
-    /// torch's `SGD`.
-    Sgd(Sgd),
-}
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug)]

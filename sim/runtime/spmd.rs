@@ -1,7 +1,7 @@
 //! ZeRO-3-shaped sharding on TPU XLA: a mesh with named axes and a spec for every tensor, given to the compiler.
 //!
 //! ```text
-//! Job ─► Block: forward operators ─► Remat: what is kept, what runs again ─► Tape: the compiled step ─► Program
+//! XlaPlan ─► Block: forward operators ─► Remat: what is kept, what runs again ─► Tape: the compiled step ─► Program
 //! ```
 //!
 //! Nothing is wrapped and nothing hooks in: the compiler places collectives, fuses, orders and gives every buffer its
@@ -13,35 +13,25 @@
 //! compute. What the compiler makes of such a step was read off compiled ones (`tests/oracles/xla_steps.json`).
 
 mod block;
-mod compile;
 mod emit;
-mod flags;
-mod job;
-mod mesh;
-mod pipeline;
-mod policy;
 mod remat;
 mod room;
+mod simulated;
 mod step;
 mod tape;
-mod windows;
 
+pub use crate::plan::xla::{
+    Attention, Flags, Keep, Mesh, Pipeline, Policy, Quantization, Run, TENSORS, Targets, Windows, XlaPlan, compiled_in,
+};
 pub use block::{Block, Kind, Named, Op, ROUTER, Tensor, Weight};
-pub use compile::{Run, compiled_in};
-pub use flags::Flags;
-pub use job::{Attention, Job, Quantization, Targets};
-pub use mesh::Mesh;
-pub use pipeline::Pipeline;
-pub use policy::{Keep, Policy, TENSORS};
-pub use windows::Windows;
 
-use super::{Flight, Framework, Modules, Parts, Refusal};
+use super::{Flight, Framework, Modules, Refusal};
 use crate::model::routing::Load;
-use crate::model::{Activation, FeedForward, NormPlacement, Position};
+use crate::model::{Activation, Gating, NormPlacement, Position};
 use crate::program::{Budget, Program};
 use room::{Room, held};
 
-impl Job {
+impl XlaPlan {
     /// What every chip runs, and what was given up for want of memory. Each writing of the step counts, as each takes its time.
     fn program(&self, budget: &Budget) -> (Program, Room) {
         let mut room = Room::default();
@@ -55,26 +45,22 @@ impl Job {
     }
 }
 
-impl Framework for Job {
-    fn parts(&self) -> Parts<'_> {
-        Parts::Compiled(self)
-    }
-
+impl Framework for XlaPlan {
     fn refuses(&self) -> Option<Refusal> {
         let model = &self.model;
         let cases = [
             (
-                model.experts.as_ref().is_some_and(|experts| experts.load != Load::Balanced),
+                model.experts().is_some_and(|experts| experts.load != Load::Balanced),
                 Refusal::new("xla-expert-load", "experts that get different numbers of tokens, on XLA")
                     .on("model.expert_load"),
             ),
             (
-                model.latent.is_some() && self.mesh.context > 1,
+                model.latent().is_some() && self.mesh.context > 1,
                 Refusal::new("xla-latent-context-parallel", "latent attention of shared sequences, on XLA")
                     .on("mesh.context"),
             ),
             (
-                matches!(model.norm_placement, NormPlacement::Post | NormPlacement::Parallel),
+                matches!(model.norms().placement, NormPlacement::Post | NormPlacement::Parallel),
                 Refusal::new(
                     "xla-norm-placement",
                     "norms placed otherwise than before or around each half of a block, or before both, on XLA",
@@ -85,7 +71,7 @@ impl Framework for Job {
                 Refusal::new("xla-positions", "positions other than rotary and learned ones on XLA"),
             ),
             (
-                matches!(model.feed_forward, FeedForward::Plain(Activation::ReluSquared)),
+                matches!(model.gating(), Gating::Plain(Activation::ReluSquared)),
                 Refusal::new("xla-squared-relu", "a feed-forward with a squared ReLU on XLA"),
             ),
         ];

@@ -8,14 +8,11 @@ mod besides;
 mod blocks;
 mod body;
 mod captured;
-mod checkpoint;
 mod communicators;
 mod expert_parallel;
 mod framework;
 mod halves;
 mod initial;
-mod job;
-mod looped;
 mod part;
 mod passes;
 pub mod pipeline;
@@ -26,9 +23,7 @@ mod training;
 mod units;
 mod wrapped;
 
-pub use checkpoint::Checkpoint;
-pub use job::{Autocast, Initialisation, Job};
-pub use looped::{KeepLogits, Loop};
+pub use crate::plan::torch::{Autocast, Checkpoint, Initialisation, KeepLogits, Loop, TorchPlan};
 
 use super::fsdp::Version;
 use crate::program::builder::Section;
@@ -37,11 +32,11 @@ use part::Part;
 use training::Training;
 
 /// The program of one rank; all ranks run the same, but in a pipeline.
-pub fn compile(job: &Job) -> Program {
+pub fn compile(job: &TorchPlan) -> Program {
     compile_within(job, &Budget::unlimited())
 }
 
-fn compile_within(job: &Job, budget: &Budget) -> Program {
+fn compile_within(job: &TorchPlan, budget: &Budget) -> Program {
     let mut training = Training::new((job, budget), vec![Part::whole(job)]);
     training.setup();
     let sections: &[Section] = match job.fsdp.version {

@@ -19,7 +19,6 @@ mod files;
 mod flat;
 mod gather;
 mod host;
-mod job;
 mod kernels;
 mod modules;
 mod parts;
@@ -33,19 +32,19 @@ mod sub_groups;
 mod update;
 mod visits;
 
-pub use disk::Aio;
+pub use crate::plan::zero::{
+    Aio, Gathering, Nodes, Offload, ParameterFiles, Quantized, Stage, StateFiles, Zero, ZeroPlan,
+};
 pub use files::swappable;
-pub use gather::{Bring, Coordinator, Fetch, Gathering, gathered_elements};
-pub use job::{Job, Offload, ParameterFiles, Quantized, Stage, StateFiles, Zero};
+pub use gather::{Bring, Coordinator, Fetch, gathered_elements};
 pub use reduce::{AllReduce, Buckets, Partition, Reduction, Scatters};
 pub use shelf::{Shelf, Trouble};
 pub use streams::STREAMS;
 
-use super::{Flight, Framework, Modules, Parts, Refusal, train};
+use super::{Flight, Framework, Modules, Refusal};
 use crate::program::{Budget, Program};
-use crate::runtime;
 
-impl Job {
+impl ZeroPlan {
     /// What of files would end the run with so many buffers.
     pub fn trouble(&self) -> impl Fn(u64) -> Option<Trouble> {
         step::trouble(self)
@@ -63,11 +62,7 @@ impl Job {
     }
 }
 
-impl Framework for Job {
-    fn parts(&self) -> Parts<'_> {
-        Parts::Whole(&self.whole)
-    }
-
+impl Framework for ZeroPlan {
     fn refuses(&self) -> Option<Refusal> {
         let whole = &self.whole;
         let of_three = [
@@ -84,7 +79,7 @@ impl Framework for Job {
         if let Some(refusal) = Refusal::first(of_three).filter(|_| self.zero.stage == Stage::Three) {
             return Some(refusal);
         }
-        if self.whole.model.experts.is_some() {
+        if self.whole.model.experts().is_some() {
             return Some(Refusal::new("zero-experts", "experts under ZeRO"));
         }
         self.whole.refuses()
@@ -109,7 +104,7 @@ impl Framework for Job {
             (gradients.is_some(), cast),
             (disks, at_once),
             (disks, locked),
-            (optimizer && self.zero.offload.ratio > 0.0, host),
+            (optimizer && self.zero.offload.ratio.get() > 0.0, host),
             (optimizer && !parameters && self.zero.stage == Stage::Three, back),
             (true, hooks),
         ];
@@ -122,7 +117,11 @@ impl Framework for Job {
         let one =
             if stage == Stage::Three { format!("1/{ranks} of each") } else { format!("1/{ranks} of all in a row") };
         let from = |least: Stage| if stage >= least { one.clone() } else { "whole".to_owned() };
-        let share = if offload.ratio < 1.0 { format!("{:.0} % of it ", 100.0 * offload.ratio) } else { String::new() };
+        let share = if offload.ratio.get() < 1.0 {
+            format!("{:.0} % of it ", 100.0 * offload.ratio.get())
+        } else {
+            String::new()
+        };
         let place = |away: bool, on_disks: bool, part: String| match (away, on_disks) {
             (false, _) => part,
             (true, false) => format!("{part}, {share}in the host's memory"),
@@ -138,11 +137,6 @@ impl Framework for Job {
             },
             ("optimizer", place(offload.optimizer, states, from(Stage::One))),
         ]
-    }
-
-    fn with_micro_batches(&self, count: u32) -> Option<runtime::Job> {
-        let whole = train::Job { accumulation: count, ..self.whole.clone() };
-        Some(runtime::Job::of(Job { whole, ..self.clone() }))
     }
 
     /// The program of the rank whose kept gradients are most; the others differ in nothing else.

@@ -9,7 +9,7 @@ use crate::model::head::Loss;
 use crate::model::style::{Linears, Modules, Rope};
 use crate::model::{Norm, Position};
 use crate::program::DType;
-use crate::runtime::train::{Autocast, Job};
+use crate::runtime::train::{Autocast, TorchPlan};
 
 /// What the file says of autocast, of parameters that are fp32 all over.
 pub(super) fn autocast(
@@ -52,7 +52,7 @@ pub(super) fn autocast(
 }
 
 /// Refuses what autocast is not simulated with.
-pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
+pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &TorchPlan) -> Result<(), ScenarioError> {
     let (Some(at), Some(_)) = (&scenario.precision.autocast, job.autocast) else { return Ok(()) };
     let (model, style) = (&job.model, job.style);
     let plain_loss = matches!(job.loss, Loss::Fp32CrossEntropy { compiled: false });
@@ -62,11 +62,11 @@ pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job
         (job.context > 1, "context parallelism", "write mesh.cp = 1"),
         (job.pipeline.is_some(), "a pipeline", "write mesh.pp = 1"),
         (job.cuda_graphs, "CUDA graphs", "write framework.cuda_graphs = false"),
-        (model.experts.is_some(), "experts", ""),
-        (model.latent.is_some(), "latent attention", ""),
+        (model.experts().is_some(), "experts", ""),
+        (model.latent().is_some(), "latent attention", ""),
         (model.position == Position::Alibi, "ALiBi", ""),
         (
-            model.norm == Norm::Rms && !job.eager.fused_rms_norm,
+            model.norms().kind == Norm::Rms && !job.eager.fused_rms_norm,
             "an RMSNorm in parts",
             "write framework.fused_rms_norm = true",
         ),

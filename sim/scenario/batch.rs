@@ -11,7 +11,7 @@ use super::names::XLA;
 use super::reader::{MOST_SEQUENCE, MOST_SMALL, Reader};
 use super::written;
 use crate::hardware::Topology;
-use crate::runtime::Job;
+use crate::runtime::Plan;
 
 /// The most tokens of a step: the bound of `limits.rs` on a whole job.
 const MOST_TOKENS: i64 = i64::MAX;
@@ -64,7 +64,7 @@ pub(super) fn batch(
 }
 
 /// What the job makes of the global batch: it must be as large as the file says.
-pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
+pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Plan) -> Result<(), ScenarioError> {
     let batch = &scenario.batch;
     let Some((at, sequences)) = global(reader, batch, job.seq())? else { return Ok(()) };
     let made = job.tokens() / job.seq();

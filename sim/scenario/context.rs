@@ -54,11 +54,11 @@ pub(super) fn context(
         let more = seq.next_multiple_of(parts);
         return Err(reader.plan(at, problem, format!("write batch.sequence = {more}, or a smaller mesh.cp")));
     }
-    let windows = (0..model.layers).any(|layer| model.window(layer).is_some());
+    let windows = model.layers.iter().any(|layer| layer.window().is_some());
     for (applies, what) in [
         (windows, "a sliding window"),
         (model.position == Position::Alibi, "attention biases"),
-        (model.experts.is_some(), "a mixture of experts"),
+        (model.experts().is_some(), "a mixture of experts"),
     ] {
         if applies {
             let problem = format!("context parallelism of {what} is not modelled");

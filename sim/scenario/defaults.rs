@@ -9,7 +9,16 @@ impl Scenario {
     /// The keys that the file left open, with the value taken for each. Writing them into the file changes nothing.
     pub fn defaults(&self) -> Vec<(String, Value)> {
         let taken = self.assumptions.iter().filter_map(Assumption::taken);
-        taken.flat_map(|taken| flat(&nested(&taken.key, taken.value.value()))).collect()
+        let mut list: Vec<(String, Value)> = vec![];
+        for (key, value) in taken.flat_map(|taken| flat(&nested(&taken.key, taken.value.value()))) {
+            let known = list.iter_mut().find(|(known, _)| *known == key);
+            match (known, value) {
+                // Two keys of one table: `zero.aio.block_size` and its neighbour.
+                (Some((_, Value::Table(known))), Value::Table(more)) => known.extend(more),
+                (_, value) => list.push((key, value)),
+            }
+        }
+        list
     }
 
     /// What the report lists as taken for what the file leaves out, line by line.

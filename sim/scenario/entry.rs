@@ -6,7 +6,7 @@ use super::written;
 use crate::cost::{Profile, Regime, Software};
 use crate::hardware::{Topology, Vendor};
 use crate::model::ModelConfig;
-use crate::runtime::Job;
+use crate::runtime::Plan;
 
 /// A framework as a scenario names it, and who reads the rest of the file for it.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ pub(super) struct Base<'a> {
 
 /// What it makes of it.
 pub(super) struct Decided {
-    pub job: Job,
+    pub job: Plan,
     pub regime: Regime,
     pub software: Software,
     pub expandable_segments: bool,

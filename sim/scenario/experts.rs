@@ -9,7 +9,7 @@ use crate::model::ModelConfig;
 use crate::model::experts::{Experts, Implementation};
 use crate::model::routing::Load;
 use crate::runtime::fsdp::Version;
-use crate::runtime::{Job, Parts, train};
+use crate::runtime::{Parts, Plan, train};
 
 /// How experts are run, and over how many ranks they are spread: neighbours among those that shard the model.
 pub(super) fn implementation(
@@ -19,7 +19,7 @@ pub(super) fn implementation(
     node: (u32, u64),
 ) -> Result<Implementation, ScenarioError> {
     let (written, mesh) = (&scenario.framework, scenario.mesh.get_ref());
-    let Some(experts) = &model.experts else {
+    let Some(experts) = model.experts() else {
         let problem = |what: &str| format!("{what}, and {} has none", model.name);
         if let Some(at) = &mesh.ep {
             return Err(reader.plan(at, problem("mesh.ep spreads experts over ranks"), "remove mesh.ep"));
@@ -121,8 +121,8 @@ fn balancing(reader: &mut Reader<'_>, model: &ModelConfig, experts: &Experts) {
 }
 
 /// Notes of what of a mixture costs more than it need.
-pub(super) fn notes(reader: &mut Reader<'_>, job: &Job) {
-    let Some(experts) = &job.model().experts else { return };
+pub(super) fn notes(reader: &mut Reader<'_>, job: &Plan) {
+    let Some(experts) = job.model().experts() else { return };
     let Parts::Whole(job) = job.parts() else { return };
     if let Some(times) = filled_up(job) {
         let (count, shard, times) = (experts.count, job.fsdp.shard, (times * 100.0).round() / 100.0);
@@ -137,8 +137,8 @@ pub(super) fn notes(reader: &mut Reader<'_>, job: &Job) {
 /// How many times what experts' weights are `fully_shard` makes of them, where it fills up their first dimension
 /// (`torch/distributed/fsdp/_fully_shard/_fsdp_param.py`, `_get_dim0_padded_size`). torchtitan has it cut another
 /// (`shard_placement_fn`).
-pub(super) fn filled_up(job: &train::Job) -> Option<f64> {
-    let count = job.model.experts.as_ref()?.count;
+pub(super) fn filled_up(job: &train::TorchPlan) -> Option<f64> {
+    let count = job.model.experts()?.count;
     let filled = count.next_multiple_of(u64::from(job.fsdp.shard));
     let cuts_first =
         job.fsdp.version == Version::Two && !matches!(job.style.experts, Implementation::Torchtitan { .. });

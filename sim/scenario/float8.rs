@@ -125,7 +125,12 @@ pub(super) fn linears(
         return Err(reader.plan(at, problem, format!("{instead}, or remove framework.linears")));
     }
     // `assert_dim_for_fp8_forward_exec`: tokens in 8s, widths in 16s.
-    let widths = [model.width, model.heads * model.head_dim, model.kv_heads * model.head_dim, model.ffn];
+    let widths = [
+        model.width,
+        model.heads() * model.head_dim(),
+        model.kv_heads() * model.head_dim(),
+        model.feed_forward_width(),
+    ];
     let odd = !tokens.is_multiple_of(8) || widths.iter().any(|width| !width.is_multiple_of(16));
     let cases = [
         (
@@ -134,7 +139,7 @@ pub(super) fn linears(
             "compile.blocks = false",
         ),
         (tensor > 1, "Transformer Engine's linears have no rules beside tensor parallelism here", "mesh.tp = 1"),
-        (model.experts.is_some() || model.latent.is_some(), "its blocks are not dense", "a dense model"),
+        (model.experts().is_some() || model.latent().is_some(), "its blocks are not dense", "a dense model"),
         (odd, "fp8 takes tokens in 8s and widths in 16s", "another sequence or model"),
     ];
     match cases.into_iter().find(|(applies, ..)| *applies) {

@@ -9,7 +9,7 @@ use crate::cost::Profile;
 use crate::hardware::Topology;
 use crate::model::{ModelConfig, Position};
 use crate::runtime::fsdp::Reshard;
-use crate::runtime::train::Job;
+use crate::runtime::train::TorchPlan;
 use crate::units::Bandwidth;
 
 /// How far a topology and its profile may differ: roundings of the same datasheet.
@@ -176,7 +176,7 @@ pub(super) fn positions(
 pub(super) fn check(
     reader: &mut Reader<'_>,
     written: &written::Scenario,
-    job: &Job,
+    job: &TorchPlan,
     topology: &Topology,
 ) -> Result<(), ScenarioError> {
     positions(reader, written, &job.model, job.seq)?;

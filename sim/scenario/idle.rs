@@ -9,21 +9,21 @@ mod rule;
 mod train;
 mod xla;
 
-use rule::{Plan, Rule};
+use rule::{Rule, Seen};
 
 use toml::{Table, Value};
 
 use super::entry::Runtime;
 use super::reader::Reader;
 use crate::hardware::Topology;
-use crate::runtime::{Job, Parts};
+use crate::runtime::{Parts, Plan};
 
 /// Rules for every runtime.
-const SHARED: &[Rule<Job>] =
+const SHARED: &[Rule<Plan>] =
     &[Rule(&["topology.nic_bandwidth"], |plan| plan.topology.nodes <= 1, "one node, and nothing crosses the network")];
 
 /// The keys of rules that hold, and why.
-fn holding<J>(rules: &'static [Rule<J>], plan: &Plan<'_, J>) -> Vec<(&'static str, &'static str)> {
+fn holding<J>(rules: &'static [Rule<J>], plan: &Seen<'_, J>) -> Vec<(&'static str, &'static str)> {
     let hold = rules.iter().filter(|Rule(_, unread, _)| unread(plan));
     hold.flat_map(|Rule(keys, _, why)| keys.iter().map(|key| (*key, *why))).collect()
 }
@@ -38,12 +38,17 @@ fn has(file: &Table, key: &str) -> bool {
 }
 
 /// Notes the keys of the file that its plan does not read, and drops the defaults of others that it does not read either.
-pub(super) fn find(reader: &mut Reader<'_>, (runtime, topology): (Runtime, &Topology), job: &Job) {
-    let mut unread = holding(SHARED, &Plan { runtime, topology, job });
+pub(super) fn find(reader: &mut Reader<'_>, (runtime, topology): (Runtime, &Topology), job: &Plan) {
+    let mut unread = holding(SHARED, &Seen { runtime, topology, job });
     unread.extend(match job.parts() {
-        Parts::Whole(job) => holding(train::RULES, &Plan { runtime, topology, job }),
-        Parts::Split(job) => holding(megatron::RULES, &Plan { runtime, topology, job }),
-        Parts::Compiled(job) => holding(xla::RULES, &Plan { runtime, topology, job }),
+        Parts::Whole(job) => holding(train::RULES, &Seen { runtime, topology, job }),
+        Parts::Split(job) => holding(megatron::RULES, &Seen { runtime, topology, job }),
+        Parts::Compiled(job) => holding(xla::RULES, &Seen { runtime, topology, job }),
+    });
+    unread.extend(match job {
+        Plan::Megatron(job) => holding(megatron::LOOP, &Seen { runtime, topology, job }),
+        Plan::Nanotron(job) => holding(megatron::OF_NANOTRON, &Seen { runtime, topology, job }),
+        Plan::Torch(_) | Plan::Zero(_) | Plan::InternEvo(_) | Plan::Xla(_) => vec![],
     });
     // What has been read is a table.
     let file: Table = reader.text.parse().unwrap_or_default();

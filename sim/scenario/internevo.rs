@@ -10,13 +10,9 @@ use super::reader::Reader;
 use super::{foreign, machine, names, written};
 use crate::cost::{Backend, Software};
 use crate::hardware::Vendor;
-use crate::program::DType;
 use crate::runtime;
-use crate::runtime::eager::LayerNorm;
-use crate::runtime::internevo::Job;
-use crate::runtime::megatron::{
-    self, Again, Block, Core, CrossEntropy, Gradients, Implementation, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
-};
+use crate::runtime::internevo::InternEvoPlan;
+use crate::runtime::megatron::{Block, CrossEntropy, Matmuls, Mesh, Pipeline, Recompute, Split};
 use crate::schedule::order::megatron::MEGATRON_1F1B;
 
 /// Elements of a bucket: 512 Mi.
@@ -76,9 +72,9 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let persistent_workspace = machine::keeps_workspaces(reader, &scenario.framework);
-    let layers = vec![model.layers];
-    let split = megatron::Job {
-        engine: megatron::Engine::Core,
+    let layers = vec![model.layers.count()];
+    let recompute = if checkpoint { Recompute::Uniform { layers: 1 } } else { Recompute::None };
+    let split = Split {
         mixture: None,
         model,
         batch: micro,
@@ -94,33 +90,17 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
             overlap_p2p: false,
             scatter_gather: false,
         },
-        block: block(if checkpoint { Recompute::Uniform { layers: 1 } } else { Recompute::None }),
+        block: Block::own(recompute, CrossEntropy::Compiled),
         matmuls: Matmuls::Plain,
         dtype,
-        gradients: Gradients { dtype, fused_accumulation: false, overlap_reduce: true, bucket: Some(bucket) },
-        optimizer: Optimizer {
-            distributed: zero1 > 1,
-            overlap_gather: false,
-            align_gather: false,
-            master: DType::Fp32,
-            remainders: false,
-            first_moment: DType::Fp32,
-            second_moment: DType::Fp32,
-            fused: false,
-            clip: true,
-        },
         vocabulary_multiple: 1,
-        fsdp: None,
-        loader: megatron::Loader::There,
-        checks_for_nan: false,
-        graphs: Default::default(),
         workspace: profile.overheads.cublas_workspace.0,
         persistent_workspace,
         multiprocessors: topology.chip.cores,
         copies_gradients: false,
     };
     reader.note("InternEvo steps torch's AdamW, one tensor after the other, on gradients clipped to a norm");
-    let job = runtime::Job::of(Job { split, zero1, bucket });
+    let job = runtime::Plan::InternEvo(InternEvoPlan { split, zero1, bucket });
     let software = Software { attention, deterministic: false, tf32: false, cublas, rail, blocks: None, disks: None };
     Ok(Decided { job, regime, software, expandable_segments })
 }
@@ -138,22 +118,5 @@ fn zero1(reader: &mut Reader<'_>, table: &written::InternEvo, mesh: Mesh) -> Res
             let problem = format!("internevo.zero1 = {written} does not divide the {} replicas", mesh.dp);
             Err(reader.plan(at, problem, format!("write a divisor of {}, or -1 for all of them", mesh.dp)))
         }
-    }
-}
-
-/// What of Megatron's switches InternLM's modules answer to: only what runs again.
-fn block(recompute: Recompute) -> Block {
-    Block {
-        implementation: Implementation::Local,
-        layer_norm: LayerNorm::Torch,
-        core: Core::Flash,
-        hidden_dropout: false,
-        attention_dropout: false,
-        fused_activation: false,
-        fused_dropout: false,
-        fused_rope: true,
-        cross_entropy: CrossEntropy::Compiled,
-        recompute,
-        again: Again::default(),
     }
 }

@@ -12,7 +12,7 @@ use super::understood::Scenario;
 use crate::model::experts::Implementation;
 use crate::model::head::Loss;
 use crate::program::TooLong;
-use crate::runtime::{Flight, Job, Parts};
+use crate::runtime::{Flight, Parts, Plan};
 use crate::schedule::order;
 use crate::units::thousands;
 
@@ -20,9 +20,9 @@ use crate::units::thousands;
 /// thousands of layers, whose buffers lie far apart) until its step has been simulated, so that the largest jobs take 0.4 GB and 7 s.
 const MOST: u64 = 4_000_000;
 /// The same where ranks split a model on Megatron's axes: buffers of a micro-batch are used again by the next, and an instruction takes
-/// 22 to 38 B (the most under a distributed optimizer that overlaps on many queues), so that the largest take 1.0 GB and 6 s. A
+/// 22 to 40 B (the most under a distributed optimizer that overlaps on many queues), so that the largest take 0.95 GB and 6 s. A
 /// trillion parameters in 64 stages and 512 micro-batches are 20 million.
-const MOST_SPLIT: u64 = 26_000_000;
+const MOST_SPLIT: u64 = 24_000_000;
 /// Rounds of micro-batches from which on two and three of them are written first, to see how long all would be.
 const MANY: u64 = 8;
 /// Instructions of all ranks, where each is simulated for itself: one takes 22 B of memory and 0.25 µs.
@@ -41,7 +41,7 @@ impl Scenario {
     }
 
     /// What a job's ranks run as this scenario runs them, in at most so many instructions.
-    pub(super) fn written(&self, job: &Job, most: u64) -> Result<Flight, TooLong> {
+    pub(super) fn written(&self, job: &Plan, most: u64) -> Result<Flight, TooLong> {
         // A host that waits for each launch is told so by three more instructions.
         let heavier = self.launch_blocking && !matches!(job.parts(), Parts::Split(_));
         let flight = job.compile_within(if heavier { most / 4 } else { most })?;
@@ -127,7 +127,7 @@ struct Lengths {
 
 impl Lengths {
     /// None if a few micro-batches are too many, or all there are. Once a pipeline is full, each round adds as many instructions.
-    fn of(job: &Job, most: u64) -> Option<Lengths> {
+    fn of(job: &Plan, most: u64) -> Option<Lengths> {
         let round = round(job);
         let all = u64::from(job.micro_batches());
         let length = |rounds: u32| {
@@ -144,7 +144,7 @@ impl Lengths {
 }
 
 /// Stages of a pipeline, and how many micro-batches can be scheduled on them; none without a pipeline.
-fn scheduled(job: &Job) -> Option<(u64, u64)> {
+fn scheduled(job: &Plan) -> Option<(u64, u64)> {
     let stages = match job.parts() {
         Parts::Split(job) => u64::from(job.mesh.pp) * u64::from(job.pipeline.virtual_stages),
         Parts::Whole(job) => job.pipeline.as_ref()?.layers.len() as u64,
@@ -154,7 +154,7 @@ fn scheduled(job: &Job) -> Option<(u64, u64)> {
 }
 
 /// Micro-batches after which a job's programs repeat themselves.
-fn round(job: &Job) -> u32 {
+fn round(job: &Plan) -> u32 {
     match job.parts() {
         Parts::Split(job) => job.mesh.pp.max(2),
         Parts::Whole(job) => job.pipeline.as_ref().map_or(1, |pipeline| pipeline.ranks),
@@ -179,12 +179,12 @@ impl fmt::Display for Factor {
 }
 
 /// What makes a job's programs long, the largest first.
-fn factors(job: &Job) -> Vec<Factor> {
+fn factors(job: &Plan) -> Vec<Factor> {
     const SMALLER: &str = "a smaller ";
     let model = job.model();
     let mut factors = vec![];
     let mut add = |count: u64, what, key| factors.push(Factor { count, what, key, instead: SMALLER });
-    add(model.layers + model.predicts_ahead, "layers", "model.layers");
+    add(model.layers.count() + model.predicts_ahead, "layers", "model.layers");
     add(u64::from(job.micro_batches()), "micro-batches", "batch.accumulation");
     match job.parts() {
         Parts::Whole(job) => {
@@ -193,7 +193,7 @@ fn factors(job: &Job) -> Vec<Factor> {
             add(u64::from(job.training_loop.host_syncs), "numbers read back", "loop.host_syncs_per_step");
             add(job.pipeline.as_ref().map_or(1, |pipeline| pipeline.layers.len() as u64), "stages", "mesh.pp");
             factors.extend(loss(job.loss, model.vocab));
-            if let (Implementation::Loop, Some(experts)) = (job.style.experts, &model.experts) {
+            if let (Implementation::Loop, Some(experts)) = (job.style.experts, model.experts()) {
                 let (what, key, instead) = ("experts in a loop", "framework.experts", "another ");
                 factors.push(Factor { count: experts.count, what, key, instead });
             }
@@ -240,7 +240,7 @@ pub(super) fn check_time(scenario: &Scenario, total: u128) -> Result<(), Scenari
 mod tests {
     use super::*;
 
-    fn job(runtime: &str, mesh: &str, batch: &str) -> Job {
+    fn job(runtime: &str, mesh: &str, batch: &str) -> Plan {
         let text = format!(
             "runtime = {runtime:?}\n[topology]\nname = \"h100-sxm-80gb\"\nnodes = 1\n[model]\nname = \"llama-3.1-8b\"\nlayers = 8\n\
              [mesh]\n{mesh}\n[batch]\nsequence = 1024\n{batch}"

@@ -9,7 +9,7 @@ use toml::Spanned;
 use super::error::ScenarioError;
 use super::reader::{MOST_RANKS, Reader};
 use super::written;
-use crate::runtime::{Job, Parts, spmd};
+use crate::runtime::{Parts, Plan, spmd};
 
 /// Ranks of a job.
 const RANKS: u64 = MOST_RANKS as u64;
@@ -21,7 +21,7 @@ const ACTIVATIONS: u128 = 1 << 54;
 const PASSES: u64 = 1 << 15;
 
 /// Checks the sizes of a job before anything is computed from them.
-pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
+pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Plan) -> Result<(), ScenarioError> {
     let (batch, model) = (&written.batch, job.model());
     let ranks = job.ranks();
     if ranks > RANKS {
@@ -35,14 +35,15 @@ pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job)
         let remedy = format!("write at most {TOKENS} tokens: a shorter batch.sequence or a smaller batch.micro");
         return Err(reader.plan(&batch.sequence, problem, remedy));
     }
-    let routed = model.experts.as_ref().map_or(0, |experts| experts.top_k * model.width.max(experts.width));
-    let widest = model.width.max(model.ffn).max(model.heads * model.head_dim).max(routed);
-    let row = (model.layers + model.predicts_ahead) * widest + model.vocab;
+    let routed = model.experts().map_or(0, |experts| experts.top_k * model.width.max(experts.width));
+    let widest = model.width.max(model.feed_forward_width()).max(model.heads() * model.head_dim()).max(routed);
+    let row = (model.layers.count() + model.predicts_ahead) * widest + model.vocab;
     let bytes = u128::from(tokens) * u128::from(row) * 4;
     if bytes > ACTIVATIONS {
         let problem = format!(
             "{tokens} tokens through {} blocks of {} make more than 16 PiB of activations",
-            model.layers, model.name
+            model.layers.count(),
+            model.name
         );
         let remedy = "no device holds a millionth of that: write a shorter batch.sequence or a smaller batch.micro";
         return Err(reader.plan(&batch.sequence, problem, remedy));
@@ -54,9 +55,13 @@ pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job)
 }
 
 /// Checks a pipeline on XLA, whose iterations are written out one after the other.
-fn check_iterations(reader: &Reader<'_>, written: &written::Scenario, job: &spmd::Job) -> Result<(), ScenarioError> {
+fn check_iterations(
+    reader: &Reader<'_>,
+    written: &written::Scenario,
+    job: &spmd::XlaPlan,
+) -> Result<(), ScenarioError> {
     let Some(pipeline) = job.pipeline else { return Ok(()) };
-    let outside = job.model.layers - pipeline.layers;
+    let outside = job.model.layers.count() - pipeline.layers;
     let passes = pipeline.iterations() * pipeline.layers_per_stage + outside;
     if passes <= PASSES {
         return Ok(());

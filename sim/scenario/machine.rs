@@ -231,8 +231,8 @@ pub(super) fn in_order(
     remedy: &str,
 ) -> Result<(), ScenarioError> {
     let problem = match attention {
-        Backend::Flash3 if model.head_dim >= 256 => {
-            format!("FlashAttention 3 has no deterministic backward for a head dimension of {}", model.head_dim)
+        Backend::Flash3 if model.head_dim() >= 256 => {
+            format!("FlashAttention 3 has no deterministic backward for a head dimension of {}", model.head_dim())
         }
         Backend::Flash1 | Backend::Triton | Backend::Splash | Backend::Tokamax => {
             format!("no deterministic backward of {} attention is known", attention.name())

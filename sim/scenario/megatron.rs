@@ -29,7 +29,8 @@ use crate::program::DType;
 use crate::runtime;
 use crate::runtime::eager::LayerNorm;
 use crate::runtime::megatron::{
-    Block, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer,
+    Block, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Matmuls, MegatronPlan, Mesh, Optimizer,
+    Split,
 };
 
 /// The most tokens that are predicted further ahead.
@@ -136,10 +137,8 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let persistent_workspace = machine::keeps_workspaces(reader, &scenario.framework);
-    let mut job = Job {
-        engine,
+    let split = Split {
         model,
-        loader,
         batch: micro,
         seq,
         micro_batches: accumulation as u32,
@@ -151,20 +150,16 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         mixture,
         matmuls,
         dtype,
-        gradients,
-        optimizer,
-        fsdp: sharded,
         vocabulary_multiple,
-        checks_for_nan,
-        graphs,
         workspace: profile.overheads.cublas_workspace.0,
         persistent_workspace,
         multiprocessors: topology.chip.cores,
         copies_gradients: deterministic && attention == Backend::Flash2,
     };
+    let mut job = MegatronPlan { split, engine, loader, gradients, optimizer, fsdp: sharded, checks_for_nan, graphs };
     fsdp::unit(reader, table, &mut job)?;
     pipeline::check(reader, scenario, &job)?;
-    let job = runtime::Job::of(job);
+    let job = runtime::Plan::Megatron(job);
     let software = Software { attention, deterministic, tf32: false, cublas, rail, blocks: None, disks: None };
     Ok(Decided { job, regime, software, expandable_segments })
 }
@@ -204,14 +199,14 @@ fn block(
             fused_softmax: reader.flag("megatron.masked_softmax_fusion", table.masked_softmax_fusion, true),
         },
     };
-    let (recompute, again) = recompute::asked(reader, table, (model, implementation))?;
+    let (recompute, recompute_modules) = recompute::asked(reader, table, (model, implementation))?;
     let fused_rope = match model.position {
         Position::Rope { .. } => reader.flag("megatron.rope_fusion", table.rope_fusion, true),
         _ => table.rope_fusion.unwrap_or(true),
     };
     Ok(Block {
         implementation,
-        layer_norm: layer_norm(reader, table, (model.norm, implementation, engine))?,
+        layer_norm: layer_norm(reader, table, (model.norms().kind, implementation, engine))?,
         core,
         hidden_dropout: reader.flag("megatron.hidden_dropout", table.hidden_dropout, true),
         attention_dropout: reader.flag("megatron.attention_dropout", table.attention_dropout, true),
@@ -220,7 +215,7 @@ fn block(
         fused_rope,
         cross_entropy: cross_entropy(reader, table)?,
         recompute,
-        again,
+        recompute_modules,
     })
 }
 

@@ -10,9 +10,11 @@ use super::machine::relative;
 use super::reader::{MOST_SEQUENCE, Reader};
 use super::written;
 use crate::model::huggingface::ModelError;
+use crate::model::layer::MOST_LAYERS;
 use crate::model::routing::Load;
-use crate::model::{ModelConfig, Position, huggingface};
+use crate::model::{FeedForward, Mixer, ModelConfig, Position, huggingface};
 use crate::near;
+use crate::units::Finite;
 
 /// The steepest power law of tokens over experts.
 const STEEPEST: f64 = 10.0;
@@ -54,7 +56,7 @@ pub(super) fn model(reader: &mut Reader<'_>, written: &Spanned<written::Model>) 
     let mut model =
         loaded.map_err(|problem| ScenarioError::Model { problem: Box::new(problem), place: reader.place(named) })?;
     if let Some(layers) = &at.layers {
-        model.layers = reader.count("model.layers", layers, 1, 2_048)?;
+        model.layers.resize(reader.count("model.layers", layers, 1, MOST_LAYERS as i64)?);
     }
     sizes(reader, written, &mut model)?;
     if let Some(tied) = at.tied_head {
@@ -70,7 +72,13 @@ pub(super) fn model(reader: &mut Reader<'_>, written: &Spanned<written::Model>) 
             }
         }
     }
-    expert_load(reader, at.expert_load.as_ref(), &mut model)?;
+    if let Some(load) = expert_load(reader, at.expert_load.as_ref(), &model)? {
+        model.layers.edit(|layer| {
+            if let FeedForward::Experts(experts) = &mut layer.feed_forward {
+                experts.load = load.clone();
+            }
+        });
+    }
     let notes = model.notes.iter().map(|note| Assumption::Note(format!("model: {note}")));
     reader.assumptions.extend(notes);
     Ok(model)
@@ -80,25 +88,24 @@ pub(super) fn model(reader: &mut Reader<'_>, written: &Spanned<written::Model>) 
 fn expert_load(
     reader: &mut Reader<'_>,
     written: Option<&Spanned<written::ExpertLoad>>,
-    model: &mut ModelConfig,
-) -> Result<(), ScenarioError> {
+    model: &ModelConfig,
+) -> Result<Option<Load>, ScenarioError> {
     let name = &model.name;
-    let (at, experts) = match (written, &mut model.experts) {
-        (None, None) => return Ok(()),
+    let (at, experts) = match (written, model.experts()) {
+        (None, None) => return Ok(None),
         (Some(at), None) => {
             let problem = format!("model.expert_load says how tokens spread over experts, and {name} has none");
             return Err(reader.plan(at, problem, "remove the key, or take a model with experts"));
         }
-        (None, Some(experts)) => {
-            experts.load = reader.assume("model.expert_load", Load::Balanced, "balanced");
-            return Ok(());
+        (None, Some(_)) => {
+            return Ok(Some(reader.assume("model.expert_load", Load::Balanced, "balanced")));
         }
         (Some(at), Some(experts)) => (at, experts),
     };
-    experts.load = match at.get_ref() {
+    let load = match at.get_ref() {
         written::ExpertLoad::Balanced => Load::Balanced,
         &written::ExpertLoad::PowerLaw(exponent) if (0.0..=STEEPEST).contains(&exponent) => {
-            let load = Load::PowerLaw { exponent };
+            let load = Load::PowerLaw { exponent: Finite::nearest(exponent) };
             if load.overfull(experts.count, experts.top_k).is_some() {
                 reader.note(format!(
                     "model.expert_load.power_law = {exponent} asks for more of an expert than a copy of every token, \
@@ -142,7 +149,7 @@ fn expert_load(
             }
         }
     };
-    Ok(())
+    Ok(Some(load))
 }
 
 /// Other sizes than the named model's: one of its family, such as GPT-3's many.
@@ -154,44 +161,50 @@ fn sizes(reader: &Reader<'_>, written: &Spanned<written::Model>, model: &mut Mod
     }
     let resized = at.hidden.as_ref().or(at.heads.as_ref()).or(at.kv_heads.as_ref()).or(at.ffn.as_ref());
     let Some(first) = resized else { return Ok(()) };
-    if model.experts.is_some() || model.latent.is_some() {
+    let (Some(mut attention), Some(mut dense), None) =
+        (model.attention().copied(), model.dense().copied(), model.experts())
+    else {
         let problem = format!("{} has experts or latent attention, whose sizes do not follow", model.name);
         return Err(reader.plan(first, problem, "name a dense model, or write a config and huggingface = its path"));
-    }
-    let many_keys = model.heads == model.kv_heads;
-    let (width, heads) = (model.width, model.heads);
+    };
+    let many_keys = attention.heads == attention.kv_heads;
+    let (width, heads) = (model.width, attention.heads);
     if let Some(hidden) = &at.hidden {
         model.width = reader.count("model.hidden", hidden, 1, WIDEST)?;
-        let grown = u128::from(model.ffn) * u128::from(model.width) / u128::from(width);
-        model.ffn = u64::try_from(grown).unwrap_or(u64::MAX);
+        let grown = u128::from(dense.width) * u128::from(model.width) / u128::from(width);
+        dense.width = u64::try_from(grown).unwrap_or(u64::MAX);
     }
     if let Some(count) = &at.heads {
-        model.heads = reader.count("model.heads", count, 1, WIDEST)?;
+        attention.heads = reader.count("model.heads", count, 1, WIDEST)?;
     }
     match &at.kv_heads {
-        Some(count) => model.kv_heads = reader.count("model.kv_heads", count, 1, WIDEST)?,
-        None if many_keys => model.kv_heads = model.heads,
+        Some(count) => attention.kv_heads = reader.count("model.kv_heads", count, 1, WIDEST)?,
+        None if many_keys => attention.kv_heads = attention.heads,
         None => {}
     }
     if let Some(ffn) = &at.ffn {
-        model.ffn = reader.count("model.ffn", ffn, 1, WIDEST)?;
+        dense.width = reader.count("model.ffn", ffn, 1, WIDEST)?;
     }
-    if !model.heads.is_multiple_of(model.kv_heads) {
-        let problem = format!("{} query heads do not share {} key-value heads", model.heads, model.kv_heads);
+    if !attention.heads.is_multiple_of(attention.kv_heads) {
+        let problem = format!("{} query heads do not share {} key-value heads", attention.heads, attention.kv_heads);
         return Err(reader.plan(first, problem, "write model.kv_heads, a divisor of model.heads"));
     }
-    if (model.width, model.heads) != (width, heads) {
-        if !model.width.is_multiple_of(model.heads) {
-            let problem = format!("a width of {} does not divide into {} heads", model.width, model.heads);
+    if (model.width, attention.heads) != (width, heads) {
+        if !model.width.is_multiple_of(attention.heads) {
+            let problem = format!("a width of {} does not divide into {} heads", model.width, attention.heads);
             return Err(reader.plan(first, problem, "write model.heads, a divisor of model.hidden"));
         }
-        let dims = model.width / model.heads;
+        let dims = model.width / attention.heads;
         if let Position::Rope { dims: rotated } = &mut model.position {
-            *rotated = *rotated * dims / model.head_dim;
+            *rotated = *rotated * dims / attention.head_dim;
         }
-        model.head_dim = dims;
+        attention.head_dim = dims;
     }
-    model.name = format!("{}, {} × {}", model.name, model.layers, model.width);
+    model.layers.edit(|layer| {
+        layer.mixer = Mixer::Attention(attention).with_window(layer.window());
+        layer.feed_forward = FeedForward::Dense(dense);
+    });
+    model.name = format!("{}, {} × {}", model.name, model.layers.count(), model.width);
     Ok(())
 }
 
@@ -199,6 +212,7 @@ fn sizes(reader: &Reader<'_>, written: &Spanned<written::Model>, model: &mut Mod
 mod tests {
     use crate::model::routing::Load;
     use crate::scenario::Scenario;
+    use crate::units::Finite;
 
     fn parse(model: &str) -> Result<Scenario, String> {
         let text = format!(
@@ -226,11 +240,14 @@ mod tests {
     fn tokens_spread_over_experts_as_the_file_says() {
         let load = |key: &str| {
             let parsed = parse(&format!("name = \"mixtral-8x7b\"\n{key}"))?;
-            Ok::<Load, String>(parsed.job.model().experts.clone().expect("Mixtral has experts").load)
+            Ok::<Load, String>(parsed.job.model().experts().expect("Mixtral has experts").load.clone())
         };
         assert_eq!(load("").expect("a default"), Load::Balanced);
         assert_eq!(load("expert_load = \"balanced\"").expect("as the default"), Load::Balanced);
-        assert_eq!(load("expert_load.power_law = 1.5").expect("a law"), Load::PowerLaw { exponent: 1.5 });
+        assert_eq!(
+            load("expert_load.power_law = 1.5").expect("a law"),
+            Load::PowerLaw { exponent: Finite::nearest(1.5) }
+        );
         let counts = load("expert_load.measured = [4, 4, 4, 4, 2, 2, 2, 0]").expect("a histogram");
         assert_eq!(counts, Load::Measured(vec![4, 4, 4, 4, 2, 2, 2, 0]));
         for (key, words) in [

@@ -12,13 +12,9 @@ use super::{foreign, machine, names, written};
 use crate::cost::{Backend, Software};
 use crate::hardware::Vendor;
 use crate::model::ModelConfig;
-use crate::program::DType;
 use crate::runtime;
-use crate::runtime::eager::LayerNorm;
-use crate::runtime::megatron::{
-    self, Again, Block, Core, CrossEntropy, Gradients, Implementation, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
-};
-use crate::runtime::nanotron::{Job, placement};
+use crate::runtime::megatron::{self, Block, CrossEntropy, Matmuls, Mesh, Pipeline, Recompute, Split};
+use crate::runtime::nanotron::{NanotronPlan, placement};
 use crate::schedule::order;
 use crate::schedule::order::megatron::MEGATRON_1F1B;
 
@@ -77,8 +73,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let persistent_workspace = machine::keeps_workspaces(reader, &scenario.framework);
-    let split = megatron::Job {
-        engine: megatron::Engine::Core,
+    let split = Split {
         mixture: None,
         model,
         batch: micro,
@@ -88,38 +83,17 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         sequence_parallel: mesh.tp > 1,
         overlap_tensor: None,
         pipeline,
-        block: block(recompute),
+        block: Block::own(recompute, CrossEntropy::Composed),
         matmuls: Matmuls::Plain,
         dtype,
-        gradients: Gradients {
-            dtype: DType::Fp32,
-            fused_accumulation: false,
-            overlap_reduce: zero == 0,
-            bucket: Some(cap << 20),
-        },
-        optimizer: Optimizer {
-            distributed: zero == 1,
-            overlap_gather: false,
-            align_gather: false,
-            master: DType::Fp32,
-            remainders: false,
-            first_moment: DType::Fp32,
-            second_moment: DType::Fp32,
-            fused: true,
-            clip: true,
-        },
         vocabulary_multiple: 1,
-        fsdp: None,
-        loader: megatron::Loader::There,
-        checks_for_nan: false,
-        graphs: Default::default(),
         workspace: profile.overheads.cublas_workspace.0,
         persistent_workspace,
         multiprocessors: topology.chip.cores,
         copies_gradients: false,
     };
     reader.note("nanotron steps AdamW in one kernel, on gradients clipped to a norm");
-    let job = runtime::Job::of(Job { split, zero: zero == 1, bucket: cap << 20, gathers_again });
+    let job = runtime::Plan::Nanotron(NanotronPlan { split, zero: zero == 1, bucket: cap << 20, gathers_again });
     let software = Software { attention, deterministic: false, tf32: false, cublas, rail, blocks: None, disks: None };
     Ok(Decided { job, regime, software, expandable_segments })
 }
@@ -178,21 +152,4 @@ fn stages(
         return Err(reader.plan(axis, problem, remedy));
     }
     Ok(Pipeline { schedule, virtual_stages: 1, layers, overlap_p2p: false, scatter_gather: false })
-}
-
-/// What of Megatron's switches nanotron's modules answer to: only what runs again.
-fn block(recompute: Recompute) -> Block {
-    Block {
-        implementation: Implementation::Local,
-        layer_norm: LayerNorm::Torch,
-        core: Core::Flash,
-        hidden_dropout: false,
-        attention_dropout: false,
-        fused_activation: false,
-        fused_dropout: false,
-        fused_rope: true,
-        cross_entropy: CrossEntropy::Composed,
-        recompute,
-        again: Again::default(),
-    }
 }

@@ -8,7 +8,7 @@ use super::names::FSDP1;
 use super::reader::{MOST_SMALL, Reader};
 use super::written;
 use crate::model::ModelConfig;
-use crate::runtime::eager::offload::Offload;
+use crate::runtime::eager::Offload;
 use crate::runtime::eager::{Saved, SavedOps};
 use crate::runtime::fsdp::OFFLOAD;
 use crate::runtime::train::Checkpoint;
@@ -164,7 +164,7 @@ pub(super) fn reentrant(
             "write use_reentrant = false",
         );
     }
-    if scenario.compile.compiles_blocks() || model.experts.is_some() {
+    if scenario.compile.compiles_blocks() || model.experts().is_some() {
         let problem = "reentrant checkpoints are simulated around eager, dense layers";
         return refuse(problem, "write use_reentrant = false");
     }

@@ -11,18 +11,19 @@ use change::{Change, set};
 
 use super::predict::{Settings, shortened, total_if_fits};
 use super::understood::Scenario;
-use crate::runtime::Parts;
+use crate::runtime::Plan;
 
 /// The single changes, out of those a user would try first, that make the plan fit; and, failing a smaller batch, the
 /// longest sequence that does. What the scenario's own checks refuse is no change.
 pub(super) fn find(scenario: &Scenario) -> Vec<Remedy> {
-    let mut changes = match scenario.job.parts() {
-        Parts::Whole(job) => train::changes(scenario, job),
-        Parts::Split(job) => match scenario.job.recompute_flag() {
-            Some(flag) => foreign::changes(flag, job),
-            None => megatron::changes(job),
-        },
-        Parts::Compiled(job) => spmd::changes(scenario, job),
+    let flag = scenario.job.recompute_flag();
+    let mut changes = match &scenario.job {
+        Plan::Torch(job) => train::changes(scenario, job),
+        Plan::Zero(job) => train::changes(scenario, &job.whole),
+        Plan::Megatron(job) => megatron::changes(job),
+        Plan::InternEvo(job) => foreign::changes(flag, &job.split),
+        Plan::Nanotron(job) => foreign::changes(flag, &job.split),
+        Plan::Xla(job) => spmd::changes(scenario, job),
     };
     if !scenario.expandable_segments {
         changes.insert(0, set("memory.expandable_segments", true));
@@ -37,10 +38,8 @@ pub(super) fn find(scenario: &Scenario) -> Vec<Remedy> {
 
 /// Changes that take away what grows with the square of a sequence and that nobody reads: a longer sequence fits with them.
 pub(crate) fn without_squares(scenario: &Scenario) -> Vec<String> {
-    match scenario.job.parts() {
-        Parts::Split(job) => megatron::without_mask(job).into_iter().map(|change| lines(&change)).collect(),
-        Parts::Whole(_) | Parts::Compiled(_) => vec![],
-    }
+    let change = scenario.job.megatron().and_then(megatron::without_mask);
+    change.iter().map(lines).collect()
 }
 
 /// A change as a person would write it.

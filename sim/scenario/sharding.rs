@@ -90,7 +90,7 @@ fn alone(
         let problem = "[fsdp] shards a model, and the runtime is one device";
         return Err(reader.plan(&scenario.runtime, problem, "remove the table, or write runtime = \"fsdp2\""));
     }
-    let blocks = vec![None; model.layers as usize];
+    let blocks = vec![None; model.layers.count() as usize];
     Ok(Fsdp {
         version: Version::Unsharded,
         shard,
@@ -150,14 +150,14 @@ fn second_dims(
         );
         return refuse(problem, "write reshard_after_forward = true or false, or remove fsdp.shard_dim_1");
     }
-    if model.experts.is_some() || scenario.mesh.get_ref().tp.as_ref().is_some_and(|tp| *tp.get_ref() > 1) {
+    if model.experts().is_some() || scenario.mesh.get_ref().tp.as_ref().is_some_and(|tp| *tp.get_ref() > 1) {
         let problem = "sharding on dimension 1 is simulated for dense models without tensor parallelism".to_owned();
         return refuse(problem, "remove fsdp.shard_dim_1");
     }
     let dims = block::dims(model, 1, 1, TensorParallel::NONE);
     let graphs = [
         block::embedding(model, dims, DType::Fp32, Style::default()),
-        block::block(model, dims, DType::Fp32, block::Variant::default(), Style::default()),
+        block::block(model, dims, DType::Fp32, model.layers.at(0), Style::default()),
         head::head(model, dims, DType::Fp32, (Loss::default(), false), None).graph,
     ];
     let params: Vec<&Param> = graphs.iter().flat_map(|graph| &graph.params).filter(|param| param.cols > 1).collect();

@@ -34,7 +34,7 @@ impl Scenario {
         let instead = self.instead();
         match self.job.parts() {
             _ if !instead.is_empty() => format!("write {}", instead.join(", or ")),
-            Parts::Whole(job) if job.model.experts.is_none() => {
+            Parts::Whole(job) if job.model.experts().is_none() => {
                 "`windtunnel show model` describes it; to simulate it, change the key that this speaks of, or take another model"
                     .to_owned()
             }
@@ -42,10 +42,10 @@ impl Scenario {
                 "`windtunnel show model` describes it; to fly it, take mixtral-8x7b, qwen3-30b-a3b or a dense model"
                     .to_owned()
             }
-            Parts::Split(job) if job.model.experts.is_none() && self.runtime != MEGATRON => {
+            Parts::Split(job) if job.model.experts().is_none() && self.runtime != MEGATRON => {
                 "`windtunnel show model` describes it; to fly it, take another dense model, or runtime = \"megatron\"".to_owned()
             }
-            Parts::Split(job) if job.model.experts.is_none() => {
+            Parts::Split(job) if job.model.experts().is_none() => {
                 "`windtunnel show model` describes it; to fly it, change the key of [megatron] or [mesh] that this speaks of, \
                  or take another model"
                     .to_owned()

@@ -19,7 +19,7 @@ use crate::hardware::Topology;
 use crate::model::ModelConfig;
 use crate::near::did_you_mean;
 use crate::runtime::Refusal;
-use crate::runtime::train::Job;
+use crate::runtime::train::TorchPlan;
 use crate::runtime::train::pipeline::{self, Order, Pipeline, SCHEDULES};
 use crate::schedule::{Batching, Entry, ScheduleError, Shape};
 
@@ -111,7 +111,7 @@ pub(super) fn stages(
             layers
         }
         None => {
-            let split = pipeline::split(model.layers, count, weights).map_err(|problem| {
+            let split = pipeline::split(model.layers.count(), count, weights).map_err(|problem| {
                 let remedy = by_hand(table, count);
                 let place = scenario
                     .mesh
@@ -198,9 +198,9 @@ fn unfit(
 
 /// What to write for so many stages: the layers of each that give as many, or the stages themselves.
 fn instead(table: &written::Pipeline, model: &ModelConfig, (stages, [first, last]): (u64, [u64; 2])) -> String {
-    let all = model.layers + first + last;
+    let all = model.layers.count() + first + last;
     let each = all.div_ceil(stages);
-    if all.div_ceil(each) == stages && pipeline::split(model.layers, stages, [first, last]).is_ok() {
+    if all.div_ceil(each) == stages && pipeline::split(model.layers.count(), stages, [first, last]).is_ok() {
         format!("write pipeline.layers_per_stage = {each}")
     } else {
         by_hand(table, stages)
@@ -351,12 +351,13 @@ fn by_keys(
         return Ok(stages as u32);
     };
     let per_stage = reader.count("pipeline.layers_per_stage", at, 1, MOST_SMALL)?;
-    let all = model.layers + first + last;
+    let all = model.layers.count() + first + last;
     let stages = all.div_ceil(per_stage);
     let problem = |why: String| {
         format!(
             "{} blocks of {}, {first} and {last} more for the ends, are {stages} stages of {per_stage}, and {why}",
-            model.layers, model.name
+            model.layers.count(),
+            model.name
         )
     };
     if !stages.is_multiple_of(pp) {
@@ -379,7 +380,7 @@ fn by_keys(
 }
 
 /// The first thing in a pipelined job that has no rules.
-pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
+pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &TorchPlan) -> Result<(), ScenarioError> {
     let Some(at) = &scenario.mesh.get_ref().pp else { return Ok(()) };
     if let Some(refusal) = pipeline::refuses(job) {
         let problem = format!("a pipeline of {} is not simulated yet", refusal.problem);

@@ -12,7 +12,7 @@ use crate::model::fuse::float8::MULTIPLE;
 use crate::model::style::Modules;
 use crate::model::tensor::TensorParallel;
 use crate::model::{ModelConfig, NormPlacement, QkNorm};
-use crate::runtime::train::{Job, KeepLogits};
+use crate::runtime::train::{KeepLogits, TorchPlan};
 
 /// How the model is split.
 pub(super) fn tensor(
@@ -88,14 +88,14 @@ fn asynchronous(
 }
 
 /// What a rank's part of the model must be: whole heads, and equal parts of everything else.
-pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
+pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &TorchPlan) -> Result<(), ScenarioError> {
     let (ranks, model) = (job.tensor.ranks, &job.model);
     let (Some(at), true) = (&scenario.mesh.get_ref().tp, job.tensor.splits()) else { return Ok(()) };
     let sequence = if job.tensor.sequence { job.own_tokens() } else { 0 };
     let sizes = [
-        ("key-value heads", model.kv_heads),
-        ("query heads", model.heads),
-        ("numbers of feed-forward width", model.ffn),
+        ("key-value heads", model.kv_heads()),
+        ("query heads", model.heads()),
+        ("numbers of feed-forward width", model.feed_forward_width()),
         ("words", model.vocab),
         ("tokens of a sequence", sequence),
     ];
@@ -106,8 +106,12 @@ pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job
         return Err(reader.plan(at, problem, remedy));
     }
     let narrow = |&size: &u64| !size.is_multiple_of(MULTIPLE);
-    let sizes =
-        [model.width, model.ffn / ranks, model.heads * model.head_dim / ranks, model.kv_heads * model.head_dim / ranks];
+    let sizes = [
+        model.width,
+        model.feed_forward_width() / ranks,
+        model.heads() * model.head_dim() / ranks,
+        model.kv_heads() * model.head_dim() / ranks,
+    ];
     if let (Some(size), true) = (sizes.into_iter().find(narrow), job.float8.is_some()) {
         let problem = format!(
             "mesh.tp = {ranks} leaves linears of {size} rows or columns, and fp8 takes multiples of {MULTIPLE}"
@@ -150,19 +154,19 @@ pub(super) fn indivisible(
 }
 
 /// The first thing in a job that no rule splits over ranks.
-fn unmodelled(model: &ModelConfig, job: &Job) -> Option<&'static str> {
+fn unmodelled(model: &ModelConfig, job: &TorchPlan) -> Option<&'static str> {
     // A norm of one head needs nothing of other ranks; its weight's gradient is a partial sum, as those of split sequences.
-    let (headwise, whole_rows) = match model.qk_norm {
+    let (headwise, whole_rows) = match model.qk_norm() {
         Some(QkNorm::PerHead) => (true, false),
         other => (false, other.is_some()),
     };
     let list = [
-        (model.norm_placement != NormPlacement::Pre, "norms behind attention, or of parallel blocks"),
+        (model.norms().placement != NormPlacement::Pre, "norms behind attention, or of parallel blocks"),
         (whole_rows || headwise && !job.tensor.sequence, "norms on queries and keys"),
-        (model.qkv_bias || model.output_bias || model.ffn_bias, "linears with biases"),
-        (model.fused_qkv, "a fused projection of queries, keys and values"),
+        (model.has_biases(), "linears with biases"),
+        (model.fuses_qkv(), "a fused projection of queries, keys and values"),
         (model.tied_head, "a head that is the embedding's table"),
-        (model.embedding_norm, "a norm on the embedding"),
+        (model.embedding_norm.is_some(), "a norm on the embedding"),
         (matches!(model.position, crate::model::Position::Learned { .. }), "learned positions"),
         (model.position == crate::model::Position::Alibi, "attention biases"),
         (job.unpad, "packed tokens"),

@@ -16,10 +16,10 @@ use crate::model::transformers::norm_code;
 use crate::model::{ModelConfig, Norm, Position};
 use crate::program::{DType, Dispatch};
 use crate::runtime;
-use crate::runtime::eager::offload::Offload;
+use crate::runtime::eager::Offload;
 use crate::runtime::eager::{LayerNorm, Settings};
 use crate::runtime::fsdp::{MixedPrecision, Wrap};
-use crate::runtime::train::{Initialisation, Job};
+use crate::runtime::train::{Initialisation, TorchPlan};
 
 /// Where checkpoints around blocks are written, and which there are.
 pub(super) const POLICIES: Rerun =
@@ -80,7 +80,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let spread = experts.ranks() > 1;
     let ranks = (shard, replicate, pipeline.is_some());
     let config = sharding::fsdp(reader, scenario, runtime, (&model, spread), ranks, mixed_precision)?;
-    let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
+    let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers.count())?;
     recompute::fits(reader, scenario, &checkpoint)?;
     let reentrant = recompute::reentrant(reader, scenario, (&checkpoint, &model, runtime))?;
     let offload = recompute::offload(reader, scenario, runtime)?;
@@ -132,7 +132,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         copies_gradients: deterministic && attention == Backend::Flash2 && multiplied != DType::Fp32,
         ..eager(reader, scenario, (topology, profile), (&model, early_stop, offload))
     };
-    let job = Job {
+    let job = TorchPlan {
         batch: micro,
         seq,
         accumulation: accumulation as u32,
@@ -172,7 +172,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     };
     gate::check(reader, scenario, &job, topology)?;
     let software = Software { attention, deterministic, tf32, cublas, rail, blocks: None, disks: None };
-    let job = runtime::Job::of(job);
+    let job = runtime::Plan::Torch(job);
     Ok(Decided { job, regime, software, expandable_segments })
 }
 
@@ -339,7 +339,7 @@ pub(super) fn eager(
             framework.persistent_cublas_workspace,
             false,
         ),
-        fused_rms_norm: match model.norm {
+        fused_rms_norm: match model.norms().kind {
             Norm::Rms => reader.flag("framework.fused_rms_norm", framework.fused_rms_norm, true),
             Norm::Layer { .. } => framework.fused_rms_norm.unwrap_or(true),
         },

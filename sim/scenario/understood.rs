@@ -15,7 +15,7 @@ use super::{batch, experts, gate, idle, limits, model, plain, releases, written}
 use crate::cost::{Profile, Regime, Software};
 use crate::files::one_line;
 use crate::hardware::{Place, Topology};
-use crate::runtime::{Job, Parts};
+use crate::runtime::{Parts, Plan};
 
 /// A scenario, fully decided.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub struct Scenario {
     /// Whether the device takes what all streams are given from one queue (`CUDA_DEVICE_MAX_CONNECTIONS=1`).
     pub one_queue: bool,
     /// The job.
-    pub job: Job,
+    pub job: Plan,
     /// `expandable_segments`.
     pub expandable_segments: bool,
     /// Its keys, to change: what every what-if is made of.
@@ -105,7 +105,7 @@ impl Scenario {
 
 impl Scenario {
     /// The same scenario with another job: a what-if.
-    pub fn with(&self, job: Job, expandable_segments: bool) -> Scenario {
+    pub fn with(&self, job: Plan, expandable_segments: bool) -> Scenario {
         Scenario {
             file: self.file.clone(),
             description: self.description.clone(),
@@ -133,7 +133,7 @@ const MANY_QUEUES: f64 = 10.0;
 fn one_queue(
     reader: &mut Reader<'_>,
     scenario: &written::Scenario,
-    job: &Job,
+    job: &Plan,
     topology: &Topology,
 ) -> Result<bool, ScenarioError> {
     const KEY: &str = "framework.device_max_connections";

@@ -5,7 +5,7 @@ use toml::Spanned;
 use super::error::ScenarioError;
 use super::reader::{MOST_SMALL, Reader};
 use super::{gate, written};
-use crate::model::{FeedForward, ModelConfig};
+use crate::model::{Gating, ModelConfig};
 use crate::runtime::fsdp::{Inner, Reshard, Version, Wrap};
 
 /// Why the root's parameters stay gathered after forward.
@@ -27,7 +27,7 @@ pub(super) fn wrap(
     (shard, version, pipelined): (u32, Version, bool),
 ) -> Result<Wrap, ScenarioError> {
     let written = &scenario.fsdp;
-    let layers = model.layers as usize;
+    let layers = model.layers.count() as usize;
     let root_only = matches!(written.wrap.as_ref().map(Spanned::get_ref), Some(written::Wrap::Root));
     let policy = match &written.reshard_after_forward {
         Some(at) => reshard(reader, at, shard)?,
@@ -139,9 +139,9 @@ fn known(
     model: &ModelConfig,
     layer: i64,
 ) -> Result<usize, ScenarioError> {
-    usize::try_from(layer).ok().filter(|&layer| (layer as u64) < model.layers).ok_or_else(|| {
-        let problem = format!("fsdp.wrap names block {layer}, and {} has {}", model.name, model.layers);
-        reader.plan(at, problem, format!("name blocks 0 to {}", model.layers - 1))
+    usize::try_from(layer).ok().filter(|&layer| (layer as u64) < model.layers.count()).ok_or_else(|| {
+        let problem = format!("fsdp.wrap names block {layer}, and {} has {}", model.name, model.layers.count());
+        reader.plan(at, problem, format!("name blocks 0 to {}", model.layers.count() - 1))
     })
 }
 
@@ -210,9 +210,9 @@ fn modules(
             wrap.blocks.fill(Some(policy));
             continue;
         }
-        let fused = text.starts_with("attention.w") && text != "attention.wo" && model.fused_qkv;
-        let plain = text == "feed_forward.w3" && matches!(model.feed_forward, FeedForward::Plain(_));
-        if !MODULES.contains(&text) || fused || plain || model.latent.is_some() || model.experts.is_some() {
+        let fused = text.starts_with("attention.w") && text != "attention.wo" && model.fuses_qkv();
+        let plain = text == "feed_forward.w3" && matches!(model.gating(), Gating::Plain(_));
+        if !MODULES.contains(&text) || fused || plain || model.latent().is_some() || model.experts().is_some() {
             let remedy = format!("name some of \"block\", {}", MODULES.map(|name| format!("{name:?}")).join(", "));
             return refuse(
                 format!("layers of {} have no module {text:?} that could be a unit here", model.name),
@@ -254,7 +254,7 @@ fn ends(
     for end in at.get_ref() {
         let unit = match end.get_ref().as_str() {
             "embedding" => &mut wrap.embedding,
-            "norm" if model.final_norm => &mut wrap.norm,
+            "norm" if model.final_norm.is_some() => &mut wrap.norm,
             "head" => {
                 wrap.head_has_norm = false;
                 &mut wrap.head
@@ -306,7 +306,7 @@ fn fits(
             "remove fsdp.forward_prefetch and backward_prefetch",
         ),
         (
-            inner && model.experts.is_some(),
+            inner && model.experts().is_some(),
             "are not simulated with experts",
             "write wrap = \"block\" or \"torchtitan\"",
         ),

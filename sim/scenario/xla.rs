@@ -13,7 +13,10 @@ use crate::hardware::{LevelKind, OnTorus, Topology, Vendor};
 use crate::model::ModelConfig;
 use crate::near::did_you_mean;
 use crate::runtime;
-use crate::runtime::spmd::{Attention, Flags, Job, Keep, Mesh, Policy, Quantization, Run, TENSORS, Targets, Windows};
+use crate::runtime::spmd::{
+    Attention, Flags, Keep, Mesh, Policy, Quantization, Run, TENSORS, Targets, Windows, XlaPlan,
+};
+use crate::units::Finite;
 
 /// The longest run.
 const MOST_STEPS: i64 = 1 << 40;
@@ -84,7 +87,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         return Err(reader.plan(at, problem, "write a divisor of them"));
     }
     let syncs = table.host_syncs_per_step.as_ref();
-    let job = Job {
+    let job = XlaPlan {
         batch: micro,
         seq,
         mesh,
@@ -121,7 +124,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
     let tokamax = reader.flag("xla.use_tokamax_splash", table.use_tokamax_splash, false);
     let attention = if tokamax { Backend::Tokamax } else { Backend::Splash };
     let software = Software { attention, blocks, rail, ..Software::default() };
-    Ok(Decided { job: runtime::Job::of(job), regime: Regime::Sustained, software, expandable_segments: false })
+    Ok(Decided { job: runtime::Plan::Xla(job), regime: Regime::Sustained, software, expandable_segments: false })
 }
 
 /// Axes, whose product is the chips there are; what is left open takes what the others leave: `dcn_data` the slices that are
@@ -192,14 +195,14 @@ fn divides(
 ) -> Result<(), ScenarioError> {
     let tensor = u64::from(mesh.tensor);
     let context = u64::from(mesh.context);
-    if !(model.heads / tensor).is_multiple_of(context) {
-        let problem = format!("mesh.context = {context} does not divide a chip's {} heads", model.heads / tensor);
+    if !(model.heads() / tensor).is_multiple_of(context) {
+        let problem = format!("mesh.context = {context} does not divide a chip's {} heads", model.heads() / tensor);
         return Err(reader.plan(at, problem, "write a divisor: work is shared in their number"));
     }
     let parts = [
-        ("query heads", model.heads),
-        ("key-value heads", model.kv_heads),
-        ("feed-forward width", model.ffn),
+        ("query heads", model.heads()),
+        ("key-value heads", model.kv_heads()),
+        ("feed-forward width", model.feed_forward_width()),
         ("words", model.vocab),
     ];
     if let Some((what, size)) = parts.into_iter().find(|(_, size)| !size.is_multiple_of(tensor)) {
@@ -312,10 +315,10 @@ fn policy(reader: &mut Reader<'_>, table: &written::Xla) -> Result<Policy, Scena
 }
 
 /// How many places experts have.
-fn capacity(reader: &Reader<'_>, table: &written::Xla, model: &ModelConfig) -> Result<Option<f64>, ScenarioError> {
+fn capacity(reader: &Reader<'_>, table: &written::Xla, model: &ModelConfig) -> Result<Option<Finite>, ScenarioError> {
     let Some(at) = &table.capacity_factor else { return Ok(None) };
     let factor = *at.get_ref();
-    if model.experts.is_none() {
+    if model.experts().is_none() {
         let problem = format!("xla.capacity_factor says how many places experts have, and {} has none", model.name);
         return Err(reader.plan(at, problem, "remove the key"));
     }
@@ -323,7 +326,7 @@ fn capacity(reader: &Reader<'_>, table: &written::Xla, model: &ModelConfig) -> R
         let problem = format!("xla.capacity_factor = {factor}");
         return Err(reader.plan(at, problem, "write places over tokens sent, such as 1.25"));
     }
-    Ok(Some(factor))
+    Ok(Some(Finite::nearest(factor)))
 }
 
 /// Whether tokens go over the expert axis.
@@ -333,7 +336,7 @@ fn send_tokens(
     (model, mesh, at): (&ModelConfig, Mesh, &Spanned<written::Mesh>),
 ) -> Result<bool, ScenarioError> {
     let axis = u64::from(mesh.expert);
-    let experts = model.experts.as_ref().filter(|_| axis > 1);
+    let experts = model.experts().filter(|_| axis > 1);
     let Some(experts) = experts else {
         let Some(written) = &table.expert_exchange else { return Ok(false) };
         let problem = "xla.expert_exchange says what goes over the expert axis, and no experts are spread over one";
@@ -363,13 +366,14 @@ fn windows(topology: &Topology, mesh: Mesh) -> Windows {
     });
     // One chip has nobody to exchange with.
     let apart = mesh.dcn_data * mesh.data == 1;
-    let Some((axes, axis)) = torus else { return Windows { even_rows: f64::INFINITY, axes: 1, apart } };
+    let Some((axes, axis)) = torus else { return Windows { even_rows: None, axes: 1, apart } };
     let on = topology.on_torus(mesh.shards(), mesh.tensor, &mesh.in_slice());
     let closed = |on: OnTorus| axes.iter().zip(on.lines).filter(|(axis, line)| axis.wraps && line.wraps).count() as u32;
     let long: Vec<u32> = axes.iter().map(|axis| axis.size).filter(|&size| size > 1).collect();
     let square = long == [2, 2];
     let more = if square { 1 } else { on.map_or(0, closed) };
-    Windows { even_rows: topology.chip.peak.bf16.0 / axis, axes: 1 + more, apart }
+    let even_rows = Some(Finite::nearest(topology.chip.peak.bf16.0 / axis));
+    Windows { even_rows, axes: 1 + more, apart }
 }
 
 /// What the compiler's flags let it do.

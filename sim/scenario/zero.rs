@@ -26,7 +26,7 @@ use crate::runtime::eager::Settings;
 use crate::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Version, Wrap};
 use crate::runtime::optimizer::Caller;
 use crate::runtime::train::{self, Checkpoint};
-use crate::runtime::zero::{Gathering, Job, Offload, Stage, Zero};
+use crate::runtime::zero::{Gathering, Offload, Stage, Zero, ZeroPlan};
 
 /// Elements of a bucket: `reduce_bucket_size`, `allgather_bucket_size`.
 const BUCKET: u64 = 500_000_000;
@@ -67,7 +67,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     }
     let zero = zero(reader, scenario, (ranks, shared, topology.node.chips))?;
     sequence::check(reader, scenario, (&model, seq, topology), &zero)?;
-    let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
+    let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers.count())?;
     recompute::fits(reader, scenario, &checkpoint)?;
     let early_stop =
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
@@ -88,7 +88,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let loss = training::loss(reader, &scenario.loss, &scenario.compile)?;
     simulated(reader, scenario, &model, (zero.stage, &checkpoint, loss.sees_whole_logits()))?;
-    let whole = train::Job {
+    let whole = train::TorchPlan {
         batch: micro,
         seq,
         accumulation: accumulation as u32,
@@ -96,7 +96,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         marks_last: true,
         keeps_gathered: false,
         all_reduce_every: true,
-        fsdp: around_nothing(ranks, model.layers),
+        fsdp: around_nothing(ranks, model.layers.count()),
         tensor: TensorParallel::NONE,
         context: shared,
         rotate: Rotate::default(),
@@ -130,8 +130,8 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         model,
     };
     gate::positions(reader, scenario, &whole.model, seq)?;
-    let zero = Job { whole, zero };
-    let job = runtime::Job::of(zero.clone());
+    let zero = ZeroPlan { whole, zero };
+    let job = runtime::Plan::Zero(zero.clone());
     let mut disks = None;
     if let Some(table) = scenario.zero.as_ref().map(Spanned::get_ref) {
         limits::check(reader, scenario, &job)?;
@@ -150,7 +150,7 @@ fn simulated(
     model: &ModelConfig,
     (stage, checkpoint, whole): (Stage, &Checkpoint, bool),
 ) -> Result<(), ScenarioError> {
-    if model.experts.is_some() {
+    if model.experts().is_some() {
         let problem = format!("experts, which {} has, are not simulated under ZeRO yet", model.name);
         return Err(reader.plan(&scenario.model, problem, "take a dense model, or runtime = \"fsdp2\""));
     }

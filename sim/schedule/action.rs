@@ -5,7 +5,7 @@ use std::fmt;
 use strum::VariantArray;
 
 /// What an action does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, VariantArray)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, VariantArray, serde::Serialize)]
 pub enum Kind {
     /// Forward of one micro-batch.
     Forward,
@@ -115,7 +115,7 @@ impl Kind {
 }
 
 /// One entry of a rank's list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub struct Action {
     /// Which micro-batch; 0 where the kind concerns a whole stage.
     pub microbatch: u32,

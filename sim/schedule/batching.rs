@@ -3,7 +3,7 @@
 use super::Shape;
 
 /// How sends and receives are issued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Batching {
     /// Each receive before, each send after its computation, alone.
     Separate,
@@ -20,7 +20,7 @@ pub enum Batching {
 }
 
 /// What Megatron's interleaved order also depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Settings {
     /// `microbatch_group_size_per_vp_stage`: micro-batches in a round. By default, the number of ranks.
     pub group: u32,
@@ -48,7 +48,7 @@ impl Settings {
 }
 
 /// How the ranks meet over the vocabulary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Spread {
     /// Two reductions beside the computation, statistics first, then gradients (algorithm 1).
     TwoBarriers,

@@ -3,7 +3,7 @@
 use super::{Action, Batching, Kind, Lists, ScheduleError, Shape};
 
 /// A checked schedule: what each rank computes, in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Schedule {
     /// Its name, or the file it was read from.
     pub name: String,

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::Action;
 
 /// One list of actions for each rank.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Lists {
     actions: Vec<Action>,
     /// Where each rank's list ends.

@@ -28,7 +28,7 @@ impl Shape {
 }
 
 /// Which rank runs which stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Placement {
     /// Round and round: stage s on rank s mod ranks.
     Loop,

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use windtunnel::cost::Profile;
 use windtunnel::hardware::{Size, Topology};
 use windtunnel::model::huggingface;
-use windtunnel::runtime::Job;
+use windtunnel::runtime::Plan;
 use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Scenario, predict};
 
@@ -15,7 +15,7 @@ fn survives(text: &str) {
     // Small enough that hundreds take seconds: the tiny model, few micro-batches.
     let text: String = text.lines().map(tiny).collect();
     if let Ok(scenario) = Scenario::parse(FILE, &text)
-        && scenario.job.model().layers * u64::from(scenario.job.micro_batches()) <= 64
+        && scenario.job.model().layers.count() * u64::from(scenario.job.micro_batches()) <= 64
     {
         let settings = Settings { remedies: false, ..Settings::default() };
         let _ = predict(&scenario, settings);
@@ -128,13 +128,13 @@ proptest! {
             text = mutate(&text.replace(": ", "= "), at, *how).replace("= ", ": ");
         }
         if let Ok(model) = huggingface::parse(&text, "mine.json")
-            && model.layers <= 64
+            && model.layers.count() <= 64
         {
             let mut scenario = Scenario::parse(FILE, TINY).unwrap();
             let mut job = scenario.job.train().expect("FSDP2").clone();
-            job.fsdp.wrap.blocks = vec![None; model.layers as usize];
+            job.fsdp.wrap.blocks = vec![None; model.layers.count() as usize];
             job.model = model;
-            scenario.job = Job::of(job);
+            scenario.job = Plan::Torch(job);
             let _ = predict(&scenario, Settings { remedies: false, ..Settings::default() });
         }
     }

@@ -8,13 +8,16 @@ use windtunnel::model::head::Loss;
 use windtunnel::model::routing::Load;
 use windtunnel::model::style::{NormCode, Style};
 use windtunnel::model::tensor::TensorParallel;
-use windtunnel::model::{Activation, Dropout, FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm};
+use windtunnel::model::{
+    Activation, Attention, Dense, Dropout, FeedForward, Gating, Layer, Layers, Mixer, ModelConfig, Norm, NormPlacement,
+    Norms, Position, QkNorm,
+};
 use windtunnel::program::{DType, Dispatch};
 use windtunnel::runtime::compiled::Rotate;
 use windtunnel::runtime::eager::{LayerNorm, Settings};
 use windtunnel::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Version, Wrap};
 use windtunnel::runtime::optimizer::{Adam, Decay, How, Optimizer, Sgd};
-use windtunnel::runtime::train::{Checkpoint, Initialisation, Job, KeepLogits, Loop};
+use windtunnel::runtime::train::{Checkpoint, Initialisation, KeepLogits, Loop, TorchPlan};
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct Dims {
@@ -153,32 +156,50 @@ pub fn model(dims: &Dims) -> ModelConfig {
         "relu2" => Activation::ReluSquared,
         _ => Activation::Silu,
     };
+    let norm = match dims.norm.as_str() {
+        "ln" => Norm::Layer { bias: true },
+        "ln_nobias" => Norm::Layer { bias: false },
+        _ => Norm::Rms,
+    };
+    let placement = match dims.placement.as_str() {
+        "pre_post" => NormPlacement::PreAndPost,
+        "post" => NormPlacement::Post,
+        "parallel" => NormPlacement::Parallel,
+        "parallel_shared" => NormPlacement::ParallelShared,
+        _ => NormPlacement::Pre,
+    };
+    let gating = if dims.gated { Gating::Gated(act) } else { Gating::Plain(act) };
+    let attention = Attention {
+        kv_heads: dims.n_kv_heads,
+        qkv_bias: dims.qkv_bias,
+        output_bias: dims.output_bias,
+        fused_qkv: dims.fused_qkv,
+        qk_norm: match dims.qk_norm.as_str() {
+            "head" => Some(QkNorm::PerHead),
+            "full" => Some(QkNorm::Full),
+            _ => None,
+        },
+        softcap: false,
+        ..Attention::plain(dims.n_heads, head_dim)
+    };
+    let layer = |place: u64| {
+        let slides = dims.global_every == 0 || !(place + 1).is_multiple_of(dims.global_every);
+        let window = (dims.sliding_window > 0 && slides).then_some(dims.sliding_window);
+        let feed_forward = if dims.n_experts > 0 && place >= dims.dense_first {
+            FeedForward::Experts(experts(dims, gating))
+        } else {
+            FeedForward::Dense(Dense { width: dims.ffn, gating, bias: dims.ffn_bias })
+        };
+        let norms = Norms { kind: norm, placement };
+        Layer { mixer: Mixer::Attention(Attention { window, ..attention }), feed_forward, norms }
+    };
     ModelConfig {
         name: "oracle".to_owned(),
-        layers: dims.n_layers,
+        layers: Layers::new(dims.n_layers, dims.dense_first, dims.global_every.max(1), layer),
         width: dims.dim,
-        heads: dims.n_heads,
-        kv_heads: dims.n_kv_heads,
-        head_dim,
-        ffn: dims.ffn,
-        experts: (dims.n_experts > 0).then(|| experts(dims)),
-        latent: None,
-        sinks: false,
         vocab: dims.vocab,
-        norm: match dims.norm.as_str() {
-            "ln" => Norm::Layer { bias: true },
-            "ln_nobias" => Norm::Layer { bias: false },
-            _ => Norm::Rms,
-        },
-        norm_placement: match dims.placement.as_str() {
-            "pre_post" => NormPlacement::PreAndPost,
-            "post" => NormPlacement::Post,
-            "parallel" => NormPlacement::Parallel,
-            "parallel_shared" => NormPlacement::ParallelShared,
-            _ => NormPlacement::Pre,
-        },
-        final_norm: true,
-        embedding_norm: dims.embedding_norm,
+        final_norm: Some(norm),
+        embedding_norm: dims.embedding_norm.then_some(norm),
         position: match (dims.alibi, dims.positions, dims.rope.as_str(), dims.rope_dims) {
             (true, ..) => Position::Alibi,
             (_, 0, "none", _) => Position::None,
@@ -186,21 +207,8 @@ pub fn model(dims: &Dims) -> ModelConfig {
             (_, 0, _, dims) => Position::Rope { dims },
             (_, positions, ..) => Position::Learned { positions },
         },
-        feed_forward: if dims.gated { FeedForward::Gated(act) } else { FeedForward::Plain(act) },
-        qkv_bias: dims.qkv_bias,
-        output_bias: dims.output_bias,
-        ffn_bias: dims.ffn_bias,
-        fused_qkv: dims.fused_qkv,
-        qk_norm: match dims.qk_norm.as_str() {
-            "head" => Some(QkNorm::PerHead),
-            "full" => Some(QkNorm::Full),
-            _ => None,
-        },
         tied_head: dims.tied_head,
-        sliding_window: (dims.sliding_window > 0).then_some(dims.sliding_window),
-        global_every: dims.global_every,
         context: None,
-        attention_softcap: false,
         logit_softcap: dims.logit_softcap > 0.0,
         predicts_ahead: 0,
         scaled_embedding: dims.scaled_embedding,
@@ -212,15 +220,13 @@ pub fn model(dims: &Dims) -> ModelConfig {
 }
 
 /// The oracle's mixture: softmax, the k largest, divided by their sum; every expert gets as many rows.
-fn experts(dims: &Dims) -> Experts {
+fn experts(dims: &Dims, gating: Gating) -> Experts {
     Experts {
         count: dims.n_experts,
         top_k: dims.top_k,
         width: dims.ffn,
         shared: dims.shared,
-        dense_first: dims.dense_first,
-        every: 1,
-        every_first: true,
+        gating,
         router: Router {
             score: Score::Softmax,
             normalises: true,
@@ -245,7 +251,7 @@ fn reshard(value: &serde_json::Value, default: Reshard) -> Reshard {
 }
 
 /// The job a case describes; none if it shards experts on their width.
-pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
+pub fn job(dims: &Dims, config: &Config) -> Option<TorchPlan> {
     if config.expert_shard1 {
         return None;
     }
@@ -265,7 +271,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
     let wrap = Wrap {
         embedding: titan.then_some(blocks),
         head: titan.then_some(Reshard::Never),
-        ..Wrap::of_blocks(vec![wrapped; model.layers as usize], root)
+        ..Wrap::of_blocks(vec![wrapped; model.layers.count() as usize], root)
     };
     let fsdp = Fsdp {
         version: Version::Two,
@@ -282,7 +288,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         unshard_in_backward: true,
         cpu_offload: config.cpu_offload,
     };
-    Some(Job {
+    Some(TorchPlan {
         batch: config.bs,
         seq: config.seq,
         accumulation: config.ga,
@@ -298,7 +304,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         checkpoint: match config.ac.as_str() {
             "none" => Checkpoint::None,
             "full" => Checkpoint::Full,
-            "every2" => Checkpoint::Blocks((0..model.layers).map(|layer| layer % 2 == 0).collect()),
+            "every2" => Checkpoint::Blocks((0..model.layers.count()).map(|layer| layer % 2 == 0).collect()),
             "sac_op" => Checkpoint::SelectiveOp,
             other => panic!("unknown activation checkpointing {other}"),
         },

@@ -2,11 +2,13 @@
 
 use serde::Deserialize;
 use windtunnel::memory::{Settings, replay};
-use windtunnel::model::block::Variant;
 use windtunnel::model::fuse::{self, Launch, Policy};
 use windtunnel::model::style::Style;
 use windtunnel::model::tensor::TensorParallel;
-use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm, block};
+use windtunnel::model::{
+    Activation, Attention, Dense, FeedForward, Gating, Layer, Layers, Mixer, ModelConfig, Norm, NormPlacement, Norms,
+    Position, QkNorm, block,
+};
 use windtunnel::program::{DType, Pass, Program};
 use windtunnel::runtime::train;
 use windtunnel::units::{Bytes, Flops};
@@ -56,22 +58,32 @@ fn model(shape: &Shape) -> ModelConfig {
         "relu2" => Activation::ReluSquared,
         other => panic!("unknown activation {other}"),
     };
-    ModelConfig {
-        norm: if shape.norm == "rms" { Norm::Rms } else { Norm::Layer { bias: shape.norm == "layerb" } },
-        norm_placement: match shape.place.as_str() {
-            "pre" => NormPlacement::Pre,
-            "post" => NormPlacement::Post,
-            "prepost" => NormPlacement::PreAndPost,
-            "par" => NormPlacement::Parallel,
-            "parshared" => NormPlacement::ParallelShared,
-            other => panic!("unknown placement {other}"),
-        },
-        feed_forward: if shape.ffn == "gated" { FeedForward::Gated(act) } else { FeedForward::Plain(act) },
+    let norm = if shape.norm == "rms" { Norm::Rms } else { Norm::Layer { bias: shape.norm == "layerb" } };
+    let placement = match shape.place.as_str() {
+        "pre" => NormPlacement::Pre,
+        "post" => NormPlacement::Post,
+        "prepost" => NormPlacement::PreAndPost,
+        "par" => NormPlacement::Parallel,
+        "parshared" => NormPlacement::ParallelShared,
+        other => panic!("unknown placement {other}"),
+    };
+    let attention = Attention {
+        kv_heads: shape.kv,
         qkv_bias: shape.qkv_bias,
         output_bias: shape.out_bias,
-        ffn_bias: shape.ffn_bias,
         fused_qkv: shape.fused,
         qk_norm: shape.qk.as_deref().map(|qk| if qk == "head" { QkNorm::PerHead } else { QkNorm::Full }),
+        ..Attention::plain(8, 128)
+    };
+    let gating = if shape.ffn == "gated" { Gating::Gated(act) } else { Gating::Plain(act) };
+    let layer = Layer {
+        mixer: Mixer::Attention(attention),
+        feed_forward: FeedForward::Dense(Dense { width: 2816, gating, bias: shape.ffn_bias }),
+        norms: Norms { kind: norm, placement },
+    };
+    ModelConfig {
+        layers: Layers::alike(layer, 1),
+        final_norm: Some(norm),
         position: if shape.rope { Position::Rope { dims: 128 } } else { Position::None },
         ..cases::model(&dims)
     }
@@ -84,7 +96,7 @@ fn compiled(shape: &Shape) -> fuse::Compiled {
         &model,
         block::dims(&model, 1, shape.seq, TensorParallel::NONE),
         dtype,
-        Variant::default(),
+        model.layers.at(0),
         Style::default(),
     );
     let policy = match shape.ac.as_str() {

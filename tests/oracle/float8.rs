@@ -1,7 +1,7 @@
 //! Compiled blocks with torchao's linears in fp8, against inductor (`tests/oracles/float8.json`).
 
 use serde::Deserialize;
-use windtunnel::model::block::{self, Variant};
+use windtunnel::model::block;
 use windtunnel::model::fuse::float8::Recipe;
 use windtunnel::model::fuse::{self, Compiled, Float8, Kernel, Launch, Options, Policy};
 use windtunnel::model::style::Style;
@@ -61,7 +61,7 @@ fn compiled(file: &File, case: &Case, pipelined: bool) -> Compiled {
     };
     let dims = block::dims(&model, file.batch, file.seq, tensor);
     let style = Style { repeat_kv: true, ..Style::default() };
-    let graph = block::block(&model, dims, DType::Bf16, Variant::default(), style);
+    let graph = block::block(&model, dims, DType::Bf16, model.layers.at(0), style);
     let policy = match case.ac.as_str() {
         "none" => Policy::MinCut,
         "full" => Policy::Input,

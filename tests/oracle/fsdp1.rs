@@ -6,7 +6,7 @@ use windtunnel::engine::{self, Costs, Options};
 use windtunnel::memory::{Settings, replay};
 use windtunnel::program::{Collective, Instr, Program};
 use windtunnel::runtime::fsdp::{BackwardPrefetch, One, Reshard, Version};
-use windtunnel::runtime::train::{self, Job};
+use windtunnel::runtime::train::{self, TorchPlan};
 use windtunnel::units::{Bytes, Time};
 
 /// What `FullyShardedDataParallel` was given, next to what any case has.
@@ -20,7 +20,7 @@ struct Flat {
 }
 
 /// The job of a case of `fsdp1.json`.
-pub fn job(case: &serde_json::Value) -> Job {
+pub fn job(case: &serde_json::Value) -> TorchPlan {
     let dims: Dims = serde_json::from_value(case["model_dims"].clone()).unwrap();
     let flat: Flat = serde_json::from_value(case["config"].clone()).unwrap();
     let mut config = serde_json::json!({"reshard": flat.strategy.ends_with("FULL_SHARD") || flat.strategy == "HYBRID_SHARD",
@@ -98,7 +98,7 @@ fn gathers_and_waits(program: &Program) -> String {
 }
 
 /// A case by name; none where another folder is read that does not have it.
-fn named(name: &str) -> Option<Job> {
+fn named(name: &str) -> Option<TorchPlan> {
     let file = cases::read("fsdp1.json")?;
     file["cases"].as_array().unwrap().iter().find(|case| case["id"] == name).map(job)
 }

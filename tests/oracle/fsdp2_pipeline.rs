@@ -10,7 +10,7 @@ use windtunnel::program::{Collective, Direction, Instr, Program};
 use windtunnel::runtime;
 use windtunnel::runtime::fsdp::Reshard;
 use windtunnel::runtime::train::pipeline::{Order, Pipeline, split};
-use windtunnel::runtime::train::{Checkpoint, Job};
+use windtunnel::runtime::train::{Checkpoint, TorchPlan};
 use windtunnel::schedule::{Kind, csv, order};
 use windtunnel::units::Bytes;
 
@@ -28,7 +28,7 @@ struct Case {
 }
 
 /// Those of a file.
-fn read(file: &str, job: impl Fn(&Value) -> Job, within: f64) -> Vec<Case> {
+fn read(file: &str, job: impl Fn(&Value) -> TorchPlan, within: f64) -> Vec<Case> {
     let Some(file) = cases::read(file) else { return vec![] };
     let case = |case: &Value| {
         let c = &case["config"];
@@ -42,7 +42,7 @@ fn read(file: &str, job: impl Fn(&Value) -> Job, within: f64) -> Vec<Case> {
             None => Order::Named(schedule),
         };
         job.pipeline = Some(Pipeline { schedule, ranks, virtual_stages, layers: layers(c) });
-        let programs = runtime::Job::of(job).compile().classes;
+        let programs = runtime::Plan::Torch(job).compile().classes;
         let ranks = case["ranks"].as_array().unwrap().clone();
         Case { id: case["id"].as_str().unwrap().to_owned(), ranks, programs, within }
     };
@@ -60,14 +60,14 @@ fn layers(c: &Value) -> Vec<u64> {
 }
 
 /// Mixtures of experts, whose oracle has another shape of configuration.
-fn experts(c: &Value) -> Job {
+fn experts(c: &Value) -> TorchPlan {
     let mut c = c.clone();
     c["layers"] = json!(layers(&c).iter().sum::<u64>());
     c["world"] = c["dp"].clone();
     torchtitan_experts::job(&c)
 }
 
-fn job(c: &Value) -> Job {
+fn job(c: &Value) -> TorchPlan {
     let number = |key: &str| c[key].as_u64().unwrap();
     let layers = layers(c);
     let dims: Dims = serde_json::from_value(json!({

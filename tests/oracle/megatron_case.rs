@@ -1,12 +1,15 @@
 //! Cases of Megatron-Core (`tests/oracles/megatron*.json`) as jobs.
 
 use serde_json::Value;
-use windtunnel::model::{Activation, Dropout, FeedForward, ModelConfig, Norm, NormPlacement, Position};
+use windtunnel::model::{
+    Activation, Attention, Dense, Dropout, FeedForward, Gating, Layer, Layers, Mixer, ModelConfig, Norm, NormPlacement,
+    Norms, Position,
+};
 use windtunnel::program::DType;
-use windtunnel::runtime::eager::{LayerNorm, Parts, WAYS, Way};
+use windtunnel::runtime::eager::LayerNorm;
 use windtunnel::runtime::megatron::{
-    Again, Block, Core, CrossEntropy, Engine, Gradients, Implementation, Job, Loader, Matmuls, Mesh, Optimizer,
-    Pipeline, Recompute, Sharing,
+    Block, Core, CpCommType, CrossEntropy, Engine, Gradients, Implementation, Loader, Matmuls, MegatronPlan, Mesh,
+    Optimizer, Parts, Pipeline, Recompute, RecomputeModules, Sharing, Split,
 };
 use windtunnel::schedule::find;
 
@@ -15,42 +18,34 @@ fn model(c: &Value) -> ModelConfig {
     let on = |key: &str| c[key].as_bool().unwrap();
     let head_dim = number("hidden") / number("heads");
     let bias = on("bias");
+    let attention = Attention {
+        kv_heads: number("kv"),
+        qkv_bias: bias,
+        output_bias: bias,
+        fused_qkv: true,
+        ..Attention::plain(number("heads"), head_dim)
+    };
+    let gating = if on("swiglu") { Gating::Gated(Activation::Silu) } else { Gating::Plain(Activation::Gelu) };
+    let norm = if c["rms_norm"].as_bool().unwrap_or(false) { Norm::Rms } else { Norm::Layer { bias: true } };
+    let layer = Layer {
+        mixer: Mixer::Attention(attention),
+        feed_forward: FeedForward::Dense(Dense { width: number("ffn"), gating, bias }),
+        norms: Norms { kind: norm, placement: NormPlacement::Pre },
+    };
     ModelConfig {
         name: "oracle".to_owned(),
-        layers: number("layers"),
+        layers: Layers::alike(layer, number("layers")),
         width: number("hidden"),
-        heads: number("heads"),
-        kv_heads: number("kv"),
-        head_dim,
-        ffn: number("ffn"),
-        experts: None,
-        latent: None,
-        sinks: false,
         vocab: number("vocab"),
-        norm: if c["rms_norm"].as_bool().unwrap_or(false) { Norm::Rms } else { Norm::Layer { bias: true } },
-        norm_placement: NormPlacement::Pre,
-        final_norm: true,
-        embedding_norm: false,
+        final_norm: Some(norm),
+        embedding_norm: None,
         position: if on("rope") {
             Position::Rope { dims: head_dim }
         } else {
             Position::Learned { positions: number("seq") }
         },
-        feed_forward: if on("swiglu") {
-            FeedForward::Gated(Activation::Silu)
-        } else {
-            FeedForward::Plain(Activation::Gelu)
-        },
-        qkv_bias: bias,
-        output_bias: bias,
-        ffn_bias: bias,
-        fused_qkv: true,
-        qk_norm: None,
         tied_head: on("tied"),
-        sliding_window: None,
-        global_every: 0,
         context: None,
-        attention_softcap: false,
         logit_softcap: false,
         predicts_ahead: 0,
         scaled_embedding: false,
@@ -62,13 +57,13 @@ fn model(c: &Value) -> ModelConfig {
 }
 
 fn sharing(c: &Value, cp: u32) -> Sharing {
-    let way = c["cp_comm_type"].as_str().map_or(&WAYS[0], |name| Way::find(name).unwrap());
-    let heads = match way.parts {
+    let way = c["cp_comm_type"].as_str().map_or(CpCommType::P2p, |name| CpCommType::find(name).unwrap());
+    let heads = match way.parts() {
         Parts::Tokens => 1,
         Parts::Heads => cp,
         Parts::Both => c["hierarchical"][0].as_u64().unwrap() as u32,
     };
-    Sharing { way, heads }
+    Sharing { comm_type: way, heads }
 }
 
 /// The pipeline rank that a case looks at.
@@ -78,7 +73,7 @@ pub fn stage(c: &Value) -> usize {
 }
 
 /// The job of a case.
-pub fn job(c: &Value) -> Job {
+pub fn job(c: &Value) -> MegatronPlan {
     let number = |key: &str| c[key].as_u64().unwrap();
     let on = |key: &str| c[key].as_bool().unwrap();
     let dropout = c["dropout"].as_f64().unwrap() > 0.0;
@@ -90,47 +85,55 @@ pub fn job(c: &Value) -> Job {
     let engine = c["transformer_engine"].as_bool().unwrap_or(false);
     let layers = number("recompute_layers");
     let schedule = if virtual_stages > 1 { "MegatronInterleaved" } else { "Megatron1F1B" };
-    Job {
+    MegatronPlan {
+        split: Split {
+            model: model(c),
+            batch: number("micro"),
+            seq: number("seq"),
+            micro_batches: number("micro_batches") as u32,
+            mesh: Mesh { tp, cp, sharing: sharing(c, cp), dp, pp, ep: 1, etp: tp },
+            sequence_parallel: on("sp") && tp > 1,
+            overlap_tensor: None,
+            pipeline: Pipeline {
+                schedule: find(schedule).unwrap(),
+                virtual_stages,
+                layers: vec![number("layers") / stages; stages as usize],
+                overlap_p2p: false,
+                scatter_gather: false,
+            },
+            block: Block {
+                implementation: if engine { Implementation::TransformerEngine } else { Implementation::Local },
+                layer_norm: LayerNorm::Torch,
+                core: if engine { Core::Flash } else { Core::Unfused { fused_softmax: fused } },
+                hidden_dropout: dropout,
+                attention_dropout: dropout,
+                fused_activation: fused,
+                fused_dropout: fused,
+                fused_rope: false,
+                cross_entropy: match &c["fused_loss"] {
+                    Value::String(_) => CrossEntropy::Engine,
+                    fused if fused.as_bool().unwrap_or(false) => CrossEntropy::Compiled,
+                    _ => CrossEntropy::Composed,
+                },
+                recompute_modules: RecomputeModules::default(),
+                recompute: match c["recompute"].as_str() {
+                    Some("uniform") => Recompute::Uniform { layers },
+                    Some("block") => Recompute::Block { layers },
+                    Some("selective") => Recompute::Core,
+                    _ => Recompute::None,
+                },
+            },
+            mixture: None,
+            matmuls: Matmuls::Plain,
+            dtype: DType::Bf16,
+            vocabulary_multiple: 1,
+            // PyTorch 2.15 on a chip that poses as an H100.
+            workspace: 32 << 20,
+            persistent_workspace: false,
+            multiprocessors: 132,
+            copies_gradients: false,
+        },
         engine: Engine::Core,
-        model: model(c),
-        batch: number("micro"),
-        seq: number("seq"),
-        micro_batches: number("micro_batches") as u32,
-        mesh: Mesh { tp, cp, sharing: sharing(c, cp), dp, pp, ep: 1, etp: tp },
-        sequence_parallel: on("sp") && tp > 1,
-        overlap_tensor: None,
-        pipeline: Pipeline {
-            schedule: find(schedule).unwrap(),
-            virtual_stages,
-            layers: vec![number("layers") / stages; stages as usize],
-            overlap_p2p: false,
-            scatter_gather: false,
-        },
-        block: Block {
-            implementation: if engine { Implementation::TransformerEngine } else { Implementation::Local },
-            layer_norm: LayerNorm::Torch,
-            core: if engine { Core::Flash } else { Core::Unfused { fused_softmax: fused } },
-            hidden_dropout: dropout,
-            attention_dropout: dropout,
-            fused_activation: fused,
-            fused_dropout: fused,
-            fused_rope: false,
-            cross_entropy: match &c["fused_loss"] {
-                Value::String(_) => CrossEntropy::Engine,
-                fused if fused.as_bool().unwrap_or(false) => CrossEntropy::Compiled,
-                _ => CrossEntropy::Composed,
-            },
-            again: Again::default(),
-            recompute: match c["recompute"].as_str() {
-                Some("uniform") => Recompute::Uniform { layers },
-                Some("block") => Recompute::Block { layers },
-                Some("selective") => Recompute::Core,
-                _ => Recompute::None,
-            },
-        },
-        mixture: None,
-        matmuls: Matmuls::Plain,
-        dtype: DType::Bf16,
         gradients: Gradients {
             dtype: if on("fp32_reduce") { DType::Fp32 } else { DType::Bf16 },
             fused_accumulation: c["fused_accumulation"].as_bool().unwrap_or(false),
@@ -149,15 +152,9 @@ pub fn job(c: &Value) -> Job {
             fused: engine,
             clip: c["clip"].as_f64().unwrap() > 0.0,
         },
-        vocabulary_multiple: 1,
         fsdp: None,
         loader: Loader::There,
         checks_for_nan: false,
         graphs: Default::default(),
-        // PyTorch 2.15 on a chip that poses as an H100.
-        workspace: 32 << 20,
-        persistent_workspace: false,
-        multiprocessors: 132,
-        copies_gradients: false,
     }
 }

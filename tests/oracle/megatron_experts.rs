@@ -9,28 +9,29 @@ use windtunnel::memory::{Settings, replay};
 use windtunnel::model::experts::{Experts, Router, Score};
 use windtunnel::model::latent::LatentAttention;
 use windtunnel::model::routing::Load;
-use windtunnel::model::{Position, QkNorm};
+use windtunnel::model::{FeedForward, Layer, Layers, Mixer, Position, QkNorm};
 use windtunnel::program::Program;
-use windtunnel::runtime::megatron::{Again, Dispatcher, Fp8Recipe, Job, Matmuls, Mesh, Mixture, Recompute, compile};
+use windtunnel::runtime::megatron::{
+    ExpertCapacity, Fp8Recipe, Matmuls, MegatronPlan, Mesh, Mixture, Recompute, RecomputeModules, TokenDispatcher,
+    compile,
+};
 use windtunnel::schedule::find;
-use windtunnel::units::Bytes;
+use windtunnel::units::{Bytes, Finite};
 
-pub fn job(c: &Value) -> Job {
+pub fn job(c: &Value) -> MegatronPlan {
     let number = |key: &str| c[key].as_u64().unwrap();
     let on = |key: &str| c[key].as_bool().unwrap();
     let again = |module: &str| c["again"].as_array().is_some_and(|all| all.iter().any(|one| one == module));
     let mut job = megatron_case::job(c);
     // Megatron-Core fuses no bias with dropout beside experts.
-    job.block.fused_dropout &= !on("bias");
+    job.split.block.fused_dropout &= !on("bias");
     let dense = c["experts"].is_null();
     let experts = Experts {
         count: c["experts"].as_u64().unwrap_or(1),
         top_k: number("topk"),
         width: number("width"),
         shared: number("shared"),
-        dense_first: c["dense_first"].as_u64().unwrap_or(0),
-        every: 1,
-        every_first: true,
+        gating: job.split.model.gating(),
         router: Router {
             score: if c["score"] == "sigmoid" { Score::Sigmoid } else { Score::Softmax },
             normalises: !on("pre_softmax"),
@@ -43,9 +44,8 @@ pub fn job(c: &Value) -> Job {
         auxiliary_loss: false,
         load: Load::Balanced,
     };
-    job.model.experts = (!dense).then_some(experts);
-    job.model.predicts_ahead = c["mtp"].as_u64().unwrap_or(0);
-    job.block.again = Again {
+    job.split.model.predicts_ahead = c["mtp"].as_u64().unwrap_or(0);
+    job.split.block.recompute_modules = RecomputeModules {
         norms: again("layernorm"),
         activation: again("moe_act"),
         up_projection: again("mla_up_proj"),
@@ -54,12 +54,13 @@ pub fn job(c: &Value) -> Job {
         shared: again("shared_experts"),
     };
     if again("core_attn") {
-        job.block.recompute = Recompute::Core;
+        job.split.block.recompute = Recompute::Core;
     }
-    job.model.qk_norm = on("qk_norm").then_some(QkNorm::PerHead);
-    job.mixture = (!dense).then(|| Mixture {
-        capacity: c["capacity"].as_f64().map(|factor| (factor, c["pad"] == true)),
-        dispatcher: Dispatcher::find(c["dispatcher"].as_str().unwrap()).unwrap(),
+    job.split.mixture = (!dense).then(|| Mixture {
+        capacity: c["capacity"]
+            .as_f64()
+            .map(|factor| ExpertCapacity { factor: Finite::nearest(factor), pads: c["pad"] == true }),
+        dispatcher: TokenDispatcher::find(c["dispatcher"].as_str().unwrap()).unwrap(),
         permute_fusion: on("permute_fusion"),
         fp32_router: on("router_fp32"),
         router_fusion: c["router_fusion"] == true,
@@ -69,22 +70,33 @@ pub fn job(c: &Value) -> Job {
         drawn: false,
         auxiliary_loss: c["aux"].as_f64().unwrap() > 0.0,
     });
+    let plain = job.split.model.layers.at(0).clone();
+    let mut mixer = plain.mixer;
+    if let Mixer::Attention(attention) = &mut mixer {
+        attention.qk_norm = on("qk_norm").then_some(QkNorm::PerHead);
+    }
     if c["latent"].is_object() {
         let size = |key: &str| c["latent"][key].as_u64().unwrap();
         let latent = LatentAttention {
+            heads: number("heads"),
             query_rank: c["latent"]["q_lora_rank"].as_u64(),
             rank: size("kv_lora_rank"),
             plain: size("qk_head_dim"),
             rotated: size("qk_pos_emb_head_dim"),
             value: size("v_head_dim"),
         };
-        job.model.latent = Some(latent);
-        job.model.head_dim = latent.plain + latent.rotated;
-        job.model.position = Position::Rope { dims: latent.rotated };
-        job.model.qk_norm = None;
+        mixer = Mixer::Latent(latent);
+        job.split.model.position = Position::Rope { dims: latent.rotated };
     }
-    job.mesh = Mesh { ep: number("ep") as u32, etp: c["etp"].as_u64().unwrap_or(number("tp")) as u32, ..job.mesh };
-    job.sequence_parallel = job.mesh.tp > 1;
+    let dense_first = c["dense_first"].as_u64().unwrap_or(0);
+    job.split.model.layers = Layers::new(number("layers"), dense_first, 1, |place| {
+        let sparse = !dense && place >= dense_first;
+        let feed_forward = if sparse { FeedForward::Experts(experts.clone()) } else { plain.feed_forward.clone() };
+        Layer { mixer, feed_forward, norms: plain.norms }
+    });
+    job.split.mesh =
+        Mesh { ep: number("ep") as u32, etp: c["etp"].as_u64().unwrap_or(number("tp")) as u32, ..job.split.mesh };
+    job.split.sequence_parallel = job.split.mesh.tp > 1;
     if let Some(recipe) = c["fp8"].as_str() {
         let recipe = match recipe {
             "delayed" => Fp8Recipe::Delayed,
@@ -92,15 +104,15 @@ pub fn job(c: &Value) -> Job {
             "blockwise" => Fp8Recipe::Blockwise,
             other => panic!("unknown recipe {other}"),
         };
-        job.matmuls = Matmuls::Fp8 { recipe, parameters: false };
+        job.split.matmuls = Matmuls::Fp8 { recipe, parameters: false };
     }
     if let Some(layout) = c["layout"].as_str() {
         // Embedding, blocks, modules ahead, loss.
-        job.pipeline.layers =
+        job.split.pipeline.layers =
             layout.split('|').map(|stage| stage.chars().filter(|&one| one == 't').count() as u64).collect();
     }
     if c["together"] == true {
-        job.pipeline.schedule = find("MegatronCombined1F1B").unwrap();
+        job.split.pipeline.schedule = find("MegatronCombined1F1B").unwrap();
     }
     job
 }

@@ -7,11 +7,11 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use windtunnel::memory::{Settings, replay};
 use windtunnel::program::{Collective, Instr, Mark, Program, StreamId};
-use windtunnel::runtime::megatron::{Fsdp, Implementation, Job, Strategy, compile, unit_size};
+use windtunnel::runtime::megatron::{Fsdp, Implementation, MegatronPlan, Strategy, compile, unit_size};
 use windtunnel::units::Bytes;
 
 /// The job of a case.
-fn job(c: &Value) -> Job {
+fn job(c: &Value) -> MegatronPlan {
     let mut job = megatron_case::job(c);
     let strategy = match c["strategy"].as_str().unwrap() {
         "no_shard" => Strategy::Whole,
@@ -29,7 +29,7 @@ fn job(c: &Value) -> Job {
 }
 
 /// Cases that ran, and what they ran to.
-fn cases() -> Vec<(String, Job, Value)> {
+fn cases() -> Vec<(String, MegatronPlan, Value)> {
     let Some(file) = cases::read("megatron-fsdp.json") else { return vec![] };
     let all = file["cases"].as_array().unwrap().iter();
     let ran = all.filter(|case| case["outputs"]["error"].is_null());
@@ -105,7 +105,7 @@ fn issued(program: &Program) -> Vec<String> {
 }
 
 /// What Megatron-Core issued, without what is not between replicas.
-fn theirs(outputs: &Value, job: &Job) -> Vec<String> {
+fn theirs(outputs: &Value, job: &MegatronPlan) -> Vec<String> {
     let mut list = vec![];
     // By call, how many of those until then are between replicas; and which are.
     let (mut until, mut between) = (vec![0], vec![false]);
@@ -126,7 +126,7 @@ fn theirs(outputs: &Value, job: &Job) -> Vec<String> {
             continue;
         }
         // Where no other ranks gather and scatter, what is called one by one is between replicas, too.
-        let alone = job.mesh.tp == 1 && job.mesh.cp == 1 && kind != "allreduce";
+        let alone = job.split.mesh.tp == 1 && job.split.mesh.cp == 1 && kind != "allreduce";
         let kind = kind.strip_suffix("_coalesced").or(alone.then_some(kind));
         list.extend(kind.map(|kind| format!("{kind}:{rest}")));
         until.push(until.last().unwrap() + usize::from(kind.is_some()));
@@ -157,7 +157,7 @@ fn oracle_megatron_fsdp_issues_blocks_and_collectives_as_its_own_code_does() {
     for (id, job, outputs) in cases() {
         let mut ours = compared(issued(&compile(&job).classes[0]));
         let mut theirs = compared(theirs(&outputs, &job));
-        if job.block.implementation == Implementation::TransformerEngine {
+        if job.split.block.implementation == Implementation::TransformerEngine {
             // Gradients of one function's parameters become ready at once, and come out of a heap.
             frees_in_any_order(&mut ours);
             frees_in_any_order(&mut theirs);
@@ -206,7 +206,7 @@ fn oracle_megatron_fsdp_cuts_a_model_into_the_groups_of_its_own_code() {
     for (id, job, outputs) in cases() {
         let program = &compile(&job).classes[0];
         let whole = job.fsdp.unwrap().strategy == Strategy::Whole;
-        let ranks = if whole { 1 } else { u64::from(job.mesh.data().size) };
+        let ranks = if whole { 1 } else { u64::from(job.split.mesh.data().size) };
         let main = program.setup.iter().filter_map(|instr| match *instr {
             Instr::Alloc { buffer } => Some(program.buffer(buffer)).filter(|buffer| buffer.name == "main_param"),
             _ => None,

@@ -10,16 +10,16 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use windtunnel::memory::{Settings, replay};
 use windtunnel::program::{Instr, Program, Work};
-use windtunnel::runtime::megatron::{CudaGraphs, Job, Scope, compile, compile_one_by_one};
+use windtunnel::runtime::megatron::{CudaGraphs, MegatronPlan, Scope, compile, compile_one_by_one};
 use windtunnel::units::Bytes;
 
 /// What Megatron-Core cannot do, and what is not simulated.
 const LEFT_OUT: [&str; 2] = ["te-llama-selective", "local-layer"];
 
-fn job(c: &Value) -> Job {
+fn job(c: &Value) -> MegatronPlan {
     let has = |scope: &str| c["scope"].as_array().unwrap().iter().any(|one| one == scope);
     let mut job = megatron_experts::job(c);
-    job.sequence_parallel = job.mesh.tp > 1 && c["sp"] == true;
+    job.split.sequence_parallel = job.split.mesh.tp > 1 && c["sp"] == true;
     job.graphs = if c["impl"] == "none" {
         CudaGraphs::None
     } else if has("full_iteration") {

@@ -6,7 +6,7 @@ use super::megatron_case;
 use serde_json::Value;
 use windtunnel::memory::{Settings, replay};
 use windtunnel::program::{Collective, Direction, Instr, Mark, Program};
-use windtunnel::runtime::megatron::{self, Implementation, Job, Recompute};
+use windtunnel::runtime::megatron::{self, Implementation, MegatronPlan, Recompute};
 use windtunnel::units::Bytes;
 
 /// Collectives and messages as the script writes them down, with the bytes of all tensors of each.
@@ -69,7 +69,7 @@ pub fn issued(program: &Program) -> Vec<String> {
     list
 }
 
-fn each(mut look: impl FnMut(&str, &Job, &Value, &Program)) {
+fn each(mut look: impl FnMut(&str, &MegatronPlan, &Value, &Program)) {
     let files = ["megatron.json", "megatron-modules.json"].map(cases::read);
     for case in files.iter().flatten().flat_map(|file| file["cases"].as_array().unwrap()) {
         let job = megatron_case::job(&case["config"]);
@@ -92,10 +92,10 @@ fn oracle_collectives_and_messages_are_issued_in_megatrons_order() {
     let (mut wrong, mut count) = (String::new(), 0);
     each(|id, job, outputs, program| {
         let (mut ours, mut theirs) = (issued(program), theirs(outputs));
-        let mesh = job.mesh;
+        let mesh = job.split.mesh;
         // Over one rank the script still calls them; nothing is exchanged.
         let alone = mesh.ranks() == 1;
-        let words = format!("allreduce:{}", 4 * job.batch * job.seq / u64::from(mesh.cp));
+        let words = format!("allreduce:{}", 4 * job.split.batch * job.split.seq / u64::from(mesh.cp));
         theirs.retain(|one| one.starts_with("end") || !(alone || mesh.tp == 1 && *one == words));
         ours.retain(|one| one.starts_with("end") || !alone);
         if mesh.dp * mesh.cp == 1 {
@@ -160,15 +160,15 @@ fn oracle_every_block_of_a_step_is_taken_and_given_back_in_megatrons_order() {
         let event = |event: &str| (event.chars().next().unwrap(), event[1..].parse::<u64>().unwrap());
         let mut theirs: Vec<Event> = text.split_whitespace().map(event).collect();
         let (mut ours, mut optimizer) = blocks(program);
-        if job.mesh.pp > 1 {
+        if job.split.mesh.pp > 1 {
             optimizer = ours[ours.len() - optimizer..].iter().filter(|event| event.1 > PIPELINES_SMALL).count();
             for list in [&mut ours, &mut theirs] {
                 list.retain(|event| event.1 > PIPELINES_SMALL);
             }
         }
         let before = ours.len() - optimizer;
-        let heap = job.block.implementation == Implementation::TransformerEngine
-            && matches!(job.block.recompute, Recompute::Uniform { .. });
+        let heap = job.split.block.implementation == Implementation::TransformerEngine
+            && matches!(job.split.block.recompute, Recompute::Uniform { .. });
         for list in [&mut ours, &mut theirs] {
             let mut of_optimizer = list.split_off(before.min(list.len()));
             // It steps parameters with weight decay before those without; here all are stepped at once.

@@ -9,7 +9,7 @@ use windtunnel::model::head::Loss;
 use windtunnel::model::style::Rope;
 use windtunnel::program::{Collective, Instr, Program};
 use windtunnel::runtime::fsdp::Reshard;
-use windtunnel::runtime::train::{Initialisation, Job, compile};
+use windtunnel::runtime::train::{Initialisation, TorchPlan, compile};
 use windtunnel::units::Bytes;
 
 /// Whether a case's optimizer is simulated: it is not where its states are in bf16.
@@ -23,7 +23,7 @@ fn captured(graphs: bool) -> Vec<Value> {
 }
 
 /// The job of a case.
-fn job(c: &Value) -> Job {
+fn job(c: &Value) -> TorchPlan {
     let dims: Dims = serde_json::from_value(json!({
         "dim": c["dim"], "n_layers": c["layers"], "n_heads": c["n_heads"], "n_kv_heads": c["n_kv_heads"],
         "ffn": c["hidden_dim"], "vocab": c["vocab_size"], "head_dim": 0, "n_experts": 0,

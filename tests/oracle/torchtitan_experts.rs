@@ -4,20 +4,20 @@
 use super::cases::{self, Config, Dims};
 use serde_json::{Value, json};
 use windtunnel::memory::{Settings, replay};
-use windtunnel::model::Position;
 use windtunnel::model::experts::{Experts, Implementation, Router, Score};
 use windtunnel::model::head::Loss;
 use windtunnel::model::latent::LatentAttention;
 use windtunnel::model::routing::Load;
+use windtunnel::model::{FeedForward, Layer, Layers, Mixer, Position};
 use windtunnel::program::{Collective, Instr, Program};
-use windtunnel::runtime::train::{Checkpoint, Job, compile};
+use windtunnel::runtime::train::{Checkpoint, TorchPlan, compile};
 use windtunnel::units::Bytes;
 
 /// Blocks up to here are of the allocator's small pool: index arrays and counts, which move no peak.
 const SMALL: u64 = 1 << 20;
 
 /// The job of a case; in a pipeline it takes more micro-batches and keeps parameters after forward.
-pub fn job(c: &Value) -> Job {
+pub fn job(c: &Value) -> TorchPlan {
     let number = |key: &str| c[key].as_u64().unwrap();
     let dims: Dims = serde_json::from_value(json!({
         "dim": c["dim"], "n_layers": c["layers"], "n_heads": c["heads"], "n_kv_heads": c["kv_heads"], "ffn": c["ffn"],
@@ -32,14 +32,12 @@ pub fn job(c: &Value) -> Job {
     }))
     .unwrap();
     let mut job = cases::job(&dims, &config).unwrap();
-    job.model.experts = Some(Experts {
+    let experts = Experts {
         count: number("experts"),
         top_k: number("top_k"),
         width: number("width"),
         shared: number("shared"),
-        dense_first: number("dense_first"),
-        every: 1,
-        every_first: true,
+        gating: job.model.gating(),
         router: Router {
             score: if c["score"] == "sigmoid" { Score::Sigmoid } else { Score::Softmax },
             normalises: c["norm"] == true,
@@ -51,20 +49,27 @@ pub fn job(c: &Value) -> Job {
         bias: false,
         auxiliary_loss: false,
         load: Load::Balanced,
-    });
+    };
+    let dense = job.model.layers.at(0).clone();
+    let mut mixer = dense.mixer;
     if c["latent"].is_object() {
         let size = |key: &str| c["latent"][key].as_u64().unwrap();
         let latent = LatentAttention {
+            heads: number("heads"),
             query_rank: Some(size("query_rank")).filter(|&rank| rank > 0),
             rank: size("rank"),
             plain: size("plain"),
             rotated: size("rotated"),
             value: size("value"),
         };
-        job.model.latent = Some(latent);
-        job.model.head_dim = latent.plain + latent.rotated;
+        mixer = Mixer::Latent(latent);
         job.model.position = Position::Rope { dims: latent.rotated };
     }
+    job.model.layers = Layers::new(number("layers"), number("dense_first"), 1, |place| {
+        let sparse = place >= number("dense_first");
+        let feed_forward = if sparse { FeedForward::Experts(experts.clone()) } else { dense.feed_forward.clone() };
+        Layer { mixer, feed_forward, norms: dense.norms }
+    });
     job.fsdp.prefetches_ends = number("ep") > 1;
     job.style.experts = Implementation::Torchtitan { ranks: number("ep") };
     if let Some(chunks @ 1..) = c["chunks"].as_u64() {

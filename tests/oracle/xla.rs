@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use windtunnel::program::{Instr, Work};
-use windtunnel::runtime::{Job, Parts, spmd};
+use windtunnel::runtime::{Parts, Plan, spmd};
 use windtunnel::scenario::predict;
 use windtunnel::scenario::predict::{COMPILED, DeviceMemory, Settings};
 use windtunnel::units::Bytes;
@@ -116,7 +116,7 @@ fn matmul_flops_are_the_compilers_to_a_thousandth() {
         let short = step.name == "llama8b-wide-vocab-b20";
         let job = step.case.scenario().job;
         let job = match job.parts() {
-            Parts::Compiled(compiled) if short => Job::of(spmd::Job { hbm: Bytes(0), ..compiled.clone() }),
+            Parts::Compiled(compiled) if short => Plan::Xla(spmd::XlaPlan { hbm: Bytes(0), ..compiled.clone() }),
             _ => job,
         };
         let program = job.compile().classes.remove(0);

@@ -5,12 +5,14 @@
 
 use std::collections::BTreeMap;
 
+use windtunnel::model::FeedForward;
+
 use super::{job, mixture};
 use crate::pjrt::ffi::{self, Client};
 use crate::pjrt::options::Options;
 use crate::pjrt::plugins::Plugin;
 use crate::stablehlo::Element;
-use crate::step::{self, Job, Step};
+use crate::step::{self, Step, XlaPlan};
 
 /// A step on one device, with numbers for its arguments.
 struct Loaded<'c> {
@@ -21,7 +23,7 @@ struct Loaded<'c> {
 }
 
 /// A job of one device that a processor can run.
-fn plain(xla: &str) -> Job {
+fn plain(xla: &str) -> XlaPlan {
     job("1x1", "", &format!("attention = \"dot_product\"\ngradient_clipping = false\n{xla}"))
 }
 
@@ -39,7 +41,7 @@ fn client() -> Client {
 }
 
 impl<'c> Loaded<'c> {
-    fn new(client: &'c Client, job: &Job) -> Self {
+    fn new(client: &'c Client, job: &XlaPlan) -> Self {
         let step =
             step::write(job, step::Options { kernel_block: 16, kernels: false }).unwrap_or_else(|why| panic!("{why}"));
         let flags = BTreeMap::new();
@@ -114,7 +116,7 @@ fn a_head_that_says_nothing_loses_the_logarithm_of_the_words() {
 }
 
 /// Holds every parameter's gradient against what the loss changes by along it.
-fn gradients_are_slopes(what: &str, job: &Job) {
+fn gradients_are_slopes(what: &str, job: &XlaPlan) {
     let client = client();
     let mut step = Loaded::new(&client, job);
     let (_, gradients) = step.run();
@@ -162,6 +164,10 @@ fn gradients_of_experts_are_what_the_loss_changes_by() {
     gradients_are_slopes("two of four", &mixed("remat_policy = \"full\"", (4, 2), Some(1.0)));
     gradients_are_slopes("sorted", &mixed("remat_policy = \"full\"", (4, 4), None));
     let mut shared = mixed("remat_policy = \"none\"", (4, 4), None);
-    shared.model.experts.iter_mut().for_each(|experts| experts.shared = 32);
+    shared.model.layers.edit(|layer| {
+        if let FeedForward::Experts(experts) = &mut layer.feed_forward {
+            experts.shared = 32;
+        }
+    });
     gradients_are_slopes("shared", &shared);
 }

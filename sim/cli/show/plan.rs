@@ -74,10 +74,12 @@ pub(super) fn plan(scenario: &Scenario, flight: &Flight) -> String {
 }
 
 /// The spec of each weight, by the axes that each dimension lies on.
-fn specs(out: &mut String, job: &spmd::Job) {
+fn specs(out: &mut String, job: &spmd::XlaPlan) {
     let stages = if job.pipeline.is_some() { "; repeats and stages before them" } else { "" };
     let _ = writeln!(out, "\nspecs of a block's weights (rows, columns; experts before them{stages})");
-    for weight in spmd::Block::of(job, None).weights {
+    let kinds = job.model.layers.kinds();
+    let widest = kinds.iter().find(|kind| kind.experts().is_some()).unwrap_or(&kinds[0]);
+    for weight in spmd::Block::of(job, widest).weights {
         let (rows, columns) = match (weight.row_parallel, weight.name.starts_with('w')) {
             (false, false) => ("fsdp, fsdp_transpose, context", "tensor"),
             (false, true) => ("fsdp, context", "fsdp_transpose, tensor"),
@@ -116,7 +118,7 @@ fn policy(reshard: Reshard) -> String {
     }
 }
 
-fn groups_of(out: &mut String, job: &train::Job) {
+fn groups_of(out: &mut String, job: &train::TorchPlan) {
     let wrap = &job.fsdp.wrap;
     let _ = writeln!(out, "\nparameter groups (reshard_after_forward)");
     if let Some(reshard) = wrap.embedding {

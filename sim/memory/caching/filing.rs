@@ -1,7 +1,7 @@
 //! How a free block is filed in its bin, and taken out: in order of (size, address), with signposts so that a bin of thousands is
 //! not walked from its beginning.
 
-use super::{APART, Allocator, Block, NONE, Pool, bin};
+use super::{APART, Allocator, Block, NONE, bin};
 
 /// Where a free block belongs.
 pub(super) struct Place {
@@ -9,27 +9,31 @@ pub(super) struct Place {
     /// Its neighbours in the bin.
     before: u32,
     pub(super) after: u32,
-    /// Signposts before it in the bin, and blocks passed on the way from the last of them.
-    sign: usize,
-    passed: u32,
 }
 
 impl Allocator {
-    /// The place of a block of this size and address in its bin.
-    pub(super) fn seek(&self, pool: &Pool, key: (u64, u64)) -> Place {
+    /// The place of a block of this size and address in its bin. A search that passes many blocks leaves signposts on its way, so
+    /// that the next one does not.
+    pub(super) fn seek(&mut self, pool: usize, key: (u64, u64)) -> Place {
         let bin = bin(key.0);
-        let signs = &pool.signs[bin];
-        let sign = signs.partition_point(|&(size, address, _)| (size, address) < key);
+        let pool = &mut self.pools[pool];
+        let signs = &mut pool.signs[bin];
+        let mut sign = signs.partition_point(|&(size, address, _)| (size, address) < key);
         let (mut before, mut after) = match sign.checked_sub(1).map(|last| signs[last]) {
             Some((.., near)) => (near, self.blocks[near as usize].after),
             None => (NONE, pool.bins[bin]),
         };
         let mut passed = 0;
-        while let Some(block) = self.blocks.get(after as usize).filter(|block| (block.size, block.address) < key) {
+        while let Some(block) = self.blocks.get_mut(after as usize).filter(|block| (block.size, block.address) < key) {
             (before, after) = (after, block.after);
             passed += 1;
+            if passed > APART {
+                block.sign = true;
+                signs.insert(sign, (block.size, block.address, before));
+                (sign, passed) = (sign + 1, 0);
+            }
         }
-        Place { bin, before, after, sign, passed }
+        Place { bin, before, after }
     }
 
     /// Where a block stands among the signposts of its bin, if it is one.
@@ -42,7 +46,7 @@ impl Allocator {
     /// Files a free block.
     pub(super) fn insert_free(&mut self, at: u32) {
         let Block { size, address, pool, .. } = self.blocks[at as usize];
-        let Place { bin, before, after, sign, passed } = self.seek(&self.pools[pool as usize], (size, address));
+        let Place { bin, before, after } = self.seek(pool as usize, (size, address));
         let pool = &mut self.pools[pool as usize];
         match before {
             NONE => {
@@ -55,10 +59,7 @@ impl Allocator {
             self.blocks[after as usize].before = at;
         }
         let block = &mut self.blocks[at as usize];
-        (block.before, block.after, block.sign) = (before, after, passed > APART);
-        if block.sign {
-            pool.signs[bin].insert(sign, (size, address, at));
-        }
+        (block.before, block.after, block.sign) = (before, after, false);
     }
 
     /// Takes a free block out of its bin. Where it is a signpost, the block before it becomes one in its stead.

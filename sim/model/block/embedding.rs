@@ -13,11 +13,11 @@ pub fn embedding(m: &ModelConfig, dims: Dims, compute: DType, style: Style) -> G
     }
     let (mut graph, tokens) = GraphBuilder::new("tok_embeddings", dims, compute, ("tokens_BS", BS, DType::Int64));
     let g = &mut graph;
-    let table = g.param("tok_embeddings.weight", dims.v, m.width);
+    let table = g.table("tok_embeddings.weight", dims.v, m.width);
     let rows = g.op("tok_embeddings", OpKind::Embedding, &[tokens], &[table], ("h_BSD", BSD));
     let mut h = tensor::leave(g, rows, "tok_embeddings", "h_BLD", &[]);
     if let Position::Learned { positions } = m.position {
-        let table = g.param("pos_embeddings.weight", positions, m.width);
+        let table = g.table("pos_embeddings.weight", positions, m.width);
         let rows = g.op_in("pos_embeddings", OpKind::POSITIONS, &[], &[], ("pos_S", S), DType::Int64);
         let pos = g.op("pos_embeddings", OpKind::Embedding, &[rows], &[table], ("pos_SD", SD));
         g.drop_values(&[rows]);
@@ -30,9 +30,9 @@ pub fn embedding(m: &ModelConfig, dims: Dims, compute: DType, style: Style) -> G
         g.drop_values(&[h]);
         h = scaled;
     }
-    if m.embedding_norm {
-        let params = norm_params(g, m.norm, m.width, "embedding_norm.weight", "embedding_norm.bias");
-        let normed = norm(g, m.norm, dims.local_tokens(), h, &params, "embedding_norm", ("h_BSD", BLD));
+    if let Some(kind) = m.embedding_norm {
+        let params = norm_params(g, kind, m.width, "embedding_norm.weight", "embedding_norm.bias");
+        let normed = norm(g, kind, dims.local_tokens(), h, &params, "embedding_norm", ("h_BSD", BLD));
         g.drop_values(&[h]);
         h = normed;
     }

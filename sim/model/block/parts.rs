@@ -2,7 +2,7 @@
 
 use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
 use crate::model::style::{Rope, Style};
-use crate::model::{Activation, FeedForward, ModelConfig, Norm, QkNorm};
+use crate::model::{Activation, Attention, Dense, Gating, Norm, QkNorm};
 
 pub(in crate::model) const BSD: &[Axis] = &[Axis::B, Axis::S, Axis::D];
 pub(in crate::model) const BLD: &[Axis] = &[Axis::B, Axis::L, Axis::D];
@@ -22,15 +22,6 @@ pub(in crate::model) const SD: &[Axis] = &[Axis::S, Axis::D];
 pub(in crate::model) const ROPE: &str = "attention.rope";
 /// A name and its axes.
 pub(in crate::model) type Shape = (&'static str, &'static [Axis]);
-
-/// In what a block differs from the others of its model.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Variant {
-    /// Keys each query may see; none: all.
-    pub window: Option<u64>,
-    /// Whether it has experts.
-    pub experts: bool,
-}
 
 /// Parameters of a norm: its weight, and its bias if it has one.
 pub(in crate::model) fn norm_params(
@@ -83,7 +74,12 @@ pub(in crate::model) struct AttentionParams {
     pub k_norm: Vec<usize>,
 }
 
-pub(in crate::model) fn attention_params(g: &mut GraphBuilder, m: &ModelConfig, style: Style) -> AttentionParams {
+pub(in crate::model) fn attention_params(
+    g: &mut GraphBuilder,
+    attention: &Attention,
+    kind: Norm,
+    style: Style,
+) -> AttentionParams {
     let Dims { d, n, k, h, .. } = g.dims();
     let (q, kv) = (n * h, k * h);
     let linear = |g: &mut GraphBuilder, weight, bias_name, rows, cols, bias: bool| {
@@ -93,21 +89,21 @@ pub(in crate::model) fn attention_params(g: &mut GraphBuilder, m: &ModelConfig, 
         }
         params
     };
-    let qkv = if m.fused_qkv || style.fused_qkv {
-        vec![linear(g, "attention.wqkv.weight", "attention.wqkv.bias", q + 2 * kv, d, m.qkv_bias)]
+    let qkv = if attention.fused_qkv || style.fused_qkv {
+        vec![linear(g, "attention.wqkv.weight", "attention.wqkv.bias", q + 2 * kv, d, attention.qkv_bias)]
     } else {
         vec![
-            linear(g, "attention.wq.weight", "attention.wq.bias", q, d, m.qkv_bias),
-            linear(g, "attention.wk.weight", "attention.wk.bias", kv, d, m.qkv_bias),
-            linear(g, "attention.wv.weight", "attention.wv.bias", kv, d, m.qkv_bias),
+            linear(g, "attention.wq.weight", "attention.wq.bias", q, d, attention.qkv_bias),
+            linear(g, "attention.wk.weight", "attention.wk.bias", kv, d, attention.qkv_bias),
+            linear(g, "attention.wv.weight", "attention.wv.bias", kv, d, attention.qkv_bias),
         ]
     };
-    let output = linear(g, "attention.wo.weight", "attention.wo.bias", d, q, m.output_bias);
+    let output = linear(g, "attention.wo.weight", "attention.wo.bias", d, q, attention.output_bias);
     let (mut q_norm, mut k_norm) = (vec![], vec![]);
-    if let Some(kind) = m.qk_norm {
-        let (q_width, k_width) = if kind == QkNorm::PerHead { (m.head_dim, m.head_dim) } else { (q, kv) };
-        q_norm = norm_params(g, m.norm, q_width, "attention.q_norm.weight", "attention.q_norm.bias");
-        k_norm = norm_params(g, m.norm, k_width, "attention.k_norm.weight", "attention.k_norm.bias");
+    if let Some(over) = attention.qk_norm {
+        let (q_width, k_width) = if over == QkNorm::PerHead { (h, h) } else { (q, kv) };
+        q_norm = norm_params(g, kind, q_width, "attention.q_norm.weight", "attention.q_norm.bias");
+        k_norm = norm_params(g, kind, k_width, "attention.k_norm.weight", "attention.k_norm.bias");
     }
     AttentionParams { qkv, output, q_norm, k_norm }
 }
@@ -159,20 +155,20 @@ pub(in crate::model) struct FfnParams {
     pub w3: Vec<usize>,
 }
 
-pub(in crate::model) fn ffn_params(g: &mut GraphBuilder, m: &ModelConfig) -> FfnParams {
+pub(in crate::model) fn ffn_params(g: &mut GraphBuilder, dense: &Dense) -> FfnParams {
     let Dims { d, f, .. } = g.dims();
     let linear = |g: &mut GraphBuilder, weight, bias, rows, cols| {
         let mut params = vec![g.param(weight, rows, cols)];
-        if m.ffn_bias {
+        if dense.bias {
             params.push(g.param(bias, rows, 1));
         }
         params
     };
     let w1 = linear(g, "feed_forward.w1.weight", "feed_forward.w1.bias", f, d);
     let w2 = linear(g, "feed_forward.w2.weight", "feed_forward.w2.bias", d, f);
-    let w3 = match m.feed_forward {
-        FeedForward::Gated(_) => linear(g, "feed_forward.w3.weight", "feed_forward.w3.bias", f, d),
-        FeedForward::Plain(_) => vec![],
+    let w3 = match dense.gating {
+        Gating::Gated(_) => linear(g, "feed_forward.w3.weight", "feed_forward.w3.bias", f, d),
+        Gating::Plain(_) => vec![],
     };
     FfnParams { w1, w2, w3 }
 }

@@ -6,7 +6,6 @@
 
 use super::forward::{Params, expert, op, scores};
 use super::{ChoiceOp, ExpertOp, Experts};
-use crate::model::FeedForward;
 use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
 use crate::program::DType;
 
@@ -22,13 +21,7 @@ pub fn places(experts: &Experts, tokens: u64) -> u64 {
 }
 
 /// The mixture on `x_BSD`.
-pub(super) fn mixture(
-    g: &mut GraphBuilder,
-    experts: &Experts,
-    ff: FeedForward,
-    x: ValueId,
-    params: &Params,
-) -> ValueId {
+pub(super) fn mixture(g: &mut GraphBuilder, experts: &Experts, x: ValueId, params: &Params) -> ValueId {
     let (Dims { d, x: width, e: count, .. }, compute) = (g.dims(), g.compute());
     let places = places(experts, g.dims().tokens());
     let rows = count * places;
@@ -45,7 +38,7 @@ pub(super) fn mixture(
         let kind = ExpertOp::Choice(ChoiceOp::All { count, inputs, outputs });
         g.op(EXPERTS, OpKind::Experts(kind), &[input], &[param], output)
     };
-    let h = expert(g, EXPERTS, ff, xs, rows * width, |g, input, third, output| {
+    let h = expert(g, EXPERTS, experts.gating, xs, rows * width, |g, input, third, output| {
         let param = if third { params.w3.unwrap_or(params.w1) } else { params.w1 };
         all(g, input, (param, d, width), output)
     });

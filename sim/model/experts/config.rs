@@ -1,9 +1,10 @@
 //! What a mixture of experts is made of, and how it is written.
 
+use crate::model::parts::Gating;
 use crate::model::routing::Load;
 
 /// How scores over experts become weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Score {
     /// Softmax over all experts, then the k largest (Mixtral, Qwen 3, DeepSeek-V2).
     Softmax,
@@ -14,7 +15,7 @@ pub enum Score {
 }
 
 /// The router: one linear, scores, a choice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Router {
     /// Scores.
     pub score: Score,
@@ -31,7 +32,7 @@ pub struct Router {
 }
 
 /// The mixture that stands in a block's feed-forward's place.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Experts {
     /// E: routed experts.
     pub count: u64,
@@ -41,12 +42,8 @@ pub struct Experts {
     pub width: u64,
     /// Width of the shared experts together, which every token passes; 0: none.
     pub shared: u64,
-    /// Blocks at the beginning that have a dense feed-forward instead (`first_k_dense_replace`).
-    pub dense_first: u64,
-    /// Every how many blocks one has experts (`moe_layer_freq`, `decoder_sparse_step`); 1: all.
-    pub every: u64,
-    /// Whether the one in `every` is the first of them (DeepSeek: block `i` with `i % every = 0`) or the last (Qwen).
-    pub every_first: bool,
+    /// How the hidden values of each expert are made.
+    pub gating: Gating,
     /// The router.
     pub router: Router,
     /// Whether experts have biases (GPT-OSS).
@@ -58,31 +55,25 @@ pub struct Experts {
 }
 
 impl Experts {
-    /// Whether block `layer` has experts.
-    pub fn in_block(&self, layer: u64) -> bool {
-        let at = if self.every_first { layer } else { layer + 1 };
-        layer >= self.dense_first && at.is_multiple_of(self.every)
-    }
-
     /// Matrices and biases of one expert.
-    fn one(&self, inputs: u64, gated: bool) -> u64 {
-        let up = if gated { 2 } else { 1 };
+    fn one(&self, inputs: u64) -> u64 {
+        let up = self.gating.ups();
         (up + 1) * inputs * self.width + if self.bias { up * self.width + inputs } else { 0 }
     }
 
     /// Parameters of a block's mixture of models `width` wide: all, and those that one token meets.
-    pub fn params(&self, width: u64, gated: bool) -> (u64, u64) {
+    pub fn params(&self, width: u64) -> (u64, u64) {
         let Router { bias, correction, .. } = self.router;
         let router = width * self.count + self.count * (u64::from(bias) + u64::from(correction));
-        let shared = if gated { 3 } else { 2 } * width * self.shared;
+        let shared = (self.gating.ups() + 1) * width * self.shared;
         let beside = router + shared;
-        let one = self.one(width, gated);
+        let one = self.one(width);
         (beside + self.count * one, beside + self.top_k * one)
     }
 }
 
 /// How a block's mixture is written, and its experts are run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Implementation {
     /// One expert after the other, each on its rows.
     #[default]

@@ -4,7 +4,7 @@
 //! grouped matmuls, `index_add`. Names stay alive until the function returns, as Python's local variables do.
 
 use super::{ExpertOp, Experts, Implementation, choice};
-use crate::model::FeedForward;
+use crate::model::Gating;
 use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ParamId, ValueId};
 use crate::program::DType;
 
@@ -31,18 +31,18 @@ pub(in crate::model) struct Params {
 
 impl Params {
     /// Registers them.
-    pub(in crate::model) fn new(g: &mut GraphBuilder, experts: &Experts, feed_forward: FeedForward) -> Params {
+    pub(in crate::model) fn new(g: &mut GraphBuilder, experts: &Experts) -> Params {
         let (Dims { d, e, x, .. }, width) = (g.dims(), experts.shared);
-        let gated = matches!(feed_forward, FeedForward::Gated(_));
+        let gated = matches!(experts.gating, Gating::Gated(_));
         let gate = g.param("feed_forward.gate.weight", e, d);
         let shared = (width > 0).then(|| {
             let first = g.param("feed_forward.shared_experts.w1.weight", width, d);
             let last = g.param("feed_forward.shared_experts.w2.weight", d, width);
             (first, last, gated.then(|| g.param("feed_forward.shared_experts.w3.weight", width, d)))
         });
-        let w1 = g.param("feed_forward.w1", e, d * x);
-        let w3 = gated.then(|| g.param("feed_forward.w3", e, d * x));
-        let w2 = g.param("feed_forward.w2", e, x * d);
+        let w1 = g.experts("feed_forward.w1", e, (x, d));
+        let w3 = gated.then(|| g.experts("feed_forward.w3", e, (x, d)));
+        let w2 = g.experts("feed_forward.w2", e, (d, x));
         Params { gate, shared, w1, w3, w2 }
     }
 }
@@ -76,12 +76,12 @@ pub(super) fn scores(g: &mut GraphBuilder, x: ValueId, params: &Params, score: E
 pub(in crate::model) fn mixture(
     g: &mut GraphBuilder,
     experts: &Experts,
-    (feed_forward, implementation): (FeedForward, Implementation),
+    implementation: Implementation,
     x: ValueId,
     params: &Params,
 ) -> ValueId {
     if implementation == Implementation::ExpertChoice {
-        return choice::mixture(g, experts, feed_forward, x, params);
+        return choice::mixture(g, experts, x, params);
     }
     let (dims, compute) = (g.dims(), g.compute());
     let block_input = x;
@@ -93,8 +93,8 @@ pub(in crate::model) fn mixture(
     let [order, rows] = g.op_many(MODULE, OpKind::Experts(ExpertOp::Sort), &[choices], made);
     let xs = op(g, ExpertOp::Dispatch, &[x, rows], "xs_CD", CD);
     let ran = match implementation {
-        Implementation::Loop => one_by_one(g, experts, feed_forward, xs, params),
-        _ => all_at_once(g, feed_forward, xs, params),
+        Implementation::Loop => one_by_one(g, experts, xs, params),
+        _ => all_at_once(g, experts.gating, xs, params),
     };
     let picked = op(g, ExpertOp::Pick, &[weights, order], "weights_C", C);
     let weighed = op(g, ExpertOp::Weigh, &[ran.ys, picked], "ys_CD", CD);
@@ -103,7 +103,7 @@ pub(in crate::model) fn mixture(
     if let Some((first, last, third)) = params.shared {
         let (tokens, width) = (dims.tokens(), experts.shared);
         let up = OpKind::Linear { inputs: dims.d, outputs: width };
-        let hidden = expert(g, SHARED, feed_forward, block_input, tokens * width, |g, input, is_third, (name, _)| {
+        let hidden = expert(g, SHARED, experts.gating, block_input, tokens * width, |g, input, is_third, (name, _)| {
             let param = if is_third { third.unwrap_or(first) } else { first };
             g.op(SHARED, up, &[input], &[param], (name, BSX))
         });
@@ -136,16 +136,16 @@ struct Ran {
 pub(super) fn expert(
     g: &mut GraphBuilder,
     module: &'static str,
-    feed_forward: FeedForward,
+    gating: Gating,
     x: ValueId,
     elements: u64,
     linear: impl Fn(&mut GraphBuilder, ValueId, bool, Shape) -> ValueId,
 ) -> ValueId {
     let h1 = linear(g, x, false, ("h1_CX", CX));
     g.resize(h1, elements);
-    let gate = g.activation(module, feed_forward.activation(), h1, ("gate_CX", CX));
+    let gate = g.activation(module, gating.activation(), h1, ("gate_CX", CX));
     g.drop_values(&[h1]);
-    if !matches!(feed_forward, FeedForward::Gated(_)) {
+    if !matches!(gating, Gating::Gated(_)) {
         return gate;
     }
     let h3 = linear(g, x, true, ("h3_CX", CX));
@@ -156,7 +156,7 @@ pub(super) fn expert(
     h
 }
 
-fn one_by_one(g: &mut GraphBuilder, experts: &Experts, ff: FeedForward, xs: ValueId, params: &Params) -> Ran {
+fn one_by_one(g: &mut GraphBuilder, experts: &Experts, xs: ValueId, params: &Params) -> Ran {
     let Dims { d, x: width, .. } = g.dims();
     let counts = experts.load.tokens_per_expert(experts.count, experts.top_k, g.dims().tokens());
     let parts = g.split_many(MODULE, xs, ("x_CD", CD), counts.len());
@@ -169,7 +169,7 @@ fn one_by_one(g: &mut GraphBuilder, experts: &Experts, ff: FeedForward, xs: Valu
     };
     let mut outs = vec![];
     for (at, (&part, &rows)) in (0..).zip(parts.iter().zip(&counts)) {
-        let h = expert(g, EXPERTS, ff, part, rows * width, |g, input, third, output| {
+        let h = expert(g, EXPERTS, experts.gating, part, rows * width, |g, input, third, output| {
             let param = if third { params.w3.unwrap_or(params.w1) } else { params.w1 };
             one(g, at, input, (param, d, width), output)
         });
@@ -185,7 +185,7 @@ fn one_by_one(g: &mut GraphBuilder, experts: &Experts, ff: FeedForward, xs: Valu
     Ran { ys, before: vec![], after: outs }
 }
 
-fn all_at_once(g: &mut GraphBuilder, ff: FeedForward, xs: ValueId, params: &Params) -> Ran {
+fn all_at_once(g: &mut GraphBuilder, gating: Gating, xs: ValueId, params: &Params) -> Ran {
     let Dims { d, x: width, e: count, .. } = g.dims();
     let rows = g.dims().size(Axis::C);
     let ends = g.op_in(MODULE, OpKind::Experts(ExpertOp::Offsets), &[], &[], ("ends_E", E), DType::Int32);
@@ -193,7 +193,7 @@ fn all_at_once(g: &mut GraphBuilder, ff: FeedForward, xs: ValueId, params: &Para
         let kind = ExpertOp::All { count, inputs, outputs };
         g.op(EXPERTS, OpKind::Experts(kind), &[input, ends], &[param], output)
     };
-    let h = expert(g, EXPERTS, ff, xs, rows * width, |g, input, third, output| {
+    let h = expert(g, EXPERTS, gating, xs, rows * width, |g, input, third, output| {
         let param = if third { params.w3.unwrap_or(params.w1) } else { params.w1 };
         all(g, input, (param, d, width), output)
     });

@@ -8,7 +8,7 @@
 
 use super::forward::op as step;
 use super::{ExpertOp, Experts, Score, TitanOp};
-use crate::model::FeedForward;
+use crate::model::Gating;
 use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ParamId, ValueId};
 use crate::program::DType;
 
@@ -39,13 +39,13 @@ pub fn is_routed(name: &str) -> bool {
 
 impl Params {
     /// Registers them; a rank has `1/ranks` of the experts.
-    pub(in crate::model) fn new(g: &mut GraphBuilder, experts: &Experts, ff: FeedForward, ranks: u64) -> Params {
+    pub(in crate::model) fn new(g: &mut GraphBuilder, experts: &Experts, ranks: u64) -> Params {
         let (Dims { d, e, x, .. }, width) = (g.dims(), experts.shared);
-        let gated = matches!(ff, FeedForward::Gated(_));
+        let gated = matches!(experts.gating, Gating::Gated(_));
         let own = e / ranks;
-        let w1 = g.param("moe.experts.w1", own, x * d);
-        let w2 = g.param("moe.experts.w2", own, d * x);
-        let w3 = gated.then(|| g.param("moe.experts.w3", own, x * d));
+        let w1 = g.experts("moe.experts.w1", own, (x, d));
+        let w2 = g.experts("moe.experts.w2", own, (d, x));
+        let w3 = gated.then(|| g.experts("moe.experts.w3", own, (x, d)));
         let gate = g.param("moe.router.gate.weight", e, d);
         let shared = (width > 0).then(|| {
             let first = g.param("moe.shared_experts.w1.weight", width, d);
@@ -64,7 +64,7 @@ fn titan(kind: TitanOp) -> OpKind {
 pub(in crate::model) fn mixture(
     g: &mut GraphBuilder,
     experts: &Experts,
-    (ff, ranks): (FeedForward, u64),
+    ranks: u64,
     x: ValueId,
     params: &Params,
 ) -> ValueId {
@@ -129,7 +129,7 @@ pub(in crate::model) fn mixture(
         g.drop_values(&[got, taken, counted]);
         (xs, of_experts, places) = (sorted, own, Some(from));
     }
-    let ys = run(g, ff, (xs, of_experts), (e / ranks, received), params);
+    let ys = run(g, experts.gating, (xs, of_experts), (e / ranks, received), params);
 
     // And back.
     let mut back = ys;
@@ -163,7 +163,7 @@ pub(in crate::model) fn mixture(
             value
         };
         let h1 = up(g, first, "h1_BSX");
-        let mut hidden = g.activation(SHARED, ff.activation(), h1, ("gate", BSX));
+        let mut hidden = g.activation(SHARED, experts.gating.activation(), h1, ("gate", BSX));
         g.drop_values(&[h1]);
         if let Some(third) = third {
             let (gate, h3) = (hidden, up(g, third, "h3_BSX"));
@@ -193,7 +193,7 @@ fn received(experts: &Experts, tokens: u64, ranks: u64) -> u64 {
 /// The rank's experts on `received` rows (`GroupedExperts._experts_forward`).
 fn run(
     g: &mut GraphBuilder,
-    ff: FeedForward,
+    gating: Gating,
     (xs, counts): (ValueId, ValueId),
     (count, received): (u64, u64),
     params: &Params,
@@ -209,7 +209,7 @@ fn run(
     };
     let h1 = all(g, xs, (params.w1, d, width), ("h1_CX", CX));
     let h3 = params.w3.map(|w3| all(g, xs, (w3, d, width), ("h3_CX", CX)));
-    let mut hidden = g.activation(EXPERTS, ff.activation(), h1, ("gate", CX));
+    let mut hidden = g.activation(EXPERTS, gating.activation(), h1, ("gate", CX));
     if let Some(h3) = h3 {
         let gate = hidden;
         hidden = g.op(EXPERTS, OpKind::MUL, &[gate, h3], &[], ("h_CX", CX));

@@ -1,6 +1,6 @@
 //! Writes a module's operators down, one after the other.
 
-use super::{Axis, Dims, Graph, Op, OpKind, Param, ParamId, Recomputed, Value, ValueId, order};
+use super::{Axis, Dims, Graph, Op, OpKind, Param, ParamId, Recomputed, Role, Value, ValueId, order};
 use crate::model::operators::Activation;
 use crate::program::DType;
 
@@ -60,9 +60,28 @@ impl GraphBuilder {
         self.graph.values.len() - 1
     }
 
-    /// Registers a parameter, in the order the module would.
+    /// Registers the weight of a linear, or of one column a vector, in the order the module would.
     pub fn param(&mut self, name: &'static str, rows: u64, cols: u64) -> ParamId {
-        self.graph.params.push(Param { name, rows, cols });
+        self.register(Param::of(name, (rows, cols), Role::Matrix))
+    }
+
+    /// Registers a table with a row for each word or position: an embedding, or the head.
+    pub fn table(&mut self, name: &'static str, rows: u64, cols: u64) -> ParamId {
+        self.register(Param::of(name, (rows, cols), Role::Table))
+    }
+
+    /// Registers a parameter of one routed expert.
+    pub fn expert(&mut self, name: &'static str, rows: u64, cols: u64) -> ParamId {
+        self.register(Param::of(name, (rows, cols), Role::Expert))
+    }
+
+    /// Registers the weights of `count` routed experts of so many rows and columns each, one behind the other.
+    pub fn experts(&mut self, name: &'static str, count: u64, each: (u64, u64)) -> ParamId {
+        self.register(Param::of_experts(name, count, each))
+    }
+
+    fn register(&mut self, param: Param) -> ParamId {
+        self.graph.params.push(param);
         self.graph.params.len() - 1
     }
 

@@ -2,10 +2,10 @@
 //! embedding (`BloomConfig`).
 
 use super::ModelError;
-use super::decoder::{Names, plain};
+use super::decoder::{Decoder, Names, plain};
 use super::keys::Keys;
 use super::limits::WIDTH;
-use crate::model::{Activation, FeedForward, ModelConfig, Norm, Position};
+use crate::model::{Activation, Gating, Norm, Position};
 
 const NAMES: Names = Names {
     width: &["hidden_size", "n_embed"],
@@ -15,14 +15,14 @@ const NAMES: Names = Names {
 };
 
 /// Reads `model_type` `bloom`. The feed-forward is always four times the width; `n_inner` is not read by the model.
-pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {
+pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
     let width = keys.size(NAMES.width, WIDTH)?;
     let model = plain(keys, &NAMES, 4 * width)?;
-    Ok(ModelConfig {
+    Ok(Decoder {
         norm: Norm::Layer { bias: true },
         embedding_norm: true,
         position: Position::Alibi,
-        feed_forward: FeedForward::Plain(Activation::GeluTanh), // no key: BLOOM's own GELU is the tanh form
+        gating: Gating::Plain(Activation::GeluTanh), // no key: BLOOM's own GELU is the tanh form
         qkv_bias: true,
         output_bias: true,
         ffn_bias: true,

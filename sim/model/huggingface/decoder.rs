@@ -5,7 +5,12 @@ use serde_json::Value;
 use super::ModelError;
 use super::keys::Keys;
 use super::limits::{FFN, HEAD_DIM, HEADS, LAYERS, VOCAB, WIDTH};
-use crate::model::{Activation, Dropout, FeedForward, ModelConfig, Norm, NormPlacement, Position};
+use crate::model::experts::Experts;
+use crate::model::latent::LatentAttention;
+use crate::model::{
+    Activation, Attention, Dense, Dropout, FeedForward, Gating, Layer, Layers, Mixer, ModelConfig, Norm, NormPlacement,
+    Norms, Position, QkNorm,
+};
 
 /// What an architecture calls its sizes: its own name first, then aliases.
 pub(super) struct Names {
@@ -23,24 +28,122 @@ pub(super) const COMMON: Names = Names {
     vocab: &["vocab_size"],
 };
 
+/// A decoder whose layers differ in their windows at most, and in whether they have experts, as configs describe it: one layer, and
+/// two patterns.
+pub(super) struct Decoder {
+    pub layers: u64,
+    pub width: u64,
+    pub heads: u64,
+    pub kv_heads: u64,
+    pub head_dim: u64,
+    /// Width of the dense feed-forward.
+    pub ffn: u64,
+    /// Experts, whose hidden values are made as `gating` says.
+    pub experts: Option<Experts>,
+    /// Layers at the beginning that have a dense feed-forward instead of experts (`first_k_dense_replace`).
+    pub dense_first: u64,
+    /// Every how many layers one has experts (`moe_layer_freq`, `decoder_sparse_step`); 1: all.
+    pub every: u64,
+    /// Whether the one in `every` is the first of them (DeepSeek: layer `i` with `i % every = 0`) or the last (Qwen).
+    pub every_first: bool,
+    /// Latent attention, of as many `heads`.
+    pub latent: Option<LatentAttention>,
+    pub sinks: bool,
+    pub vocab: u64,
+    pub norm: Norm,
+    pub norm_placement: NormPlacement,
+    pub final_norm: bool,
+    pub embedding_norm: bool,
+    pub position: Position,
+    pub gating: Gating,
+    pub qkv_bias: bool,
+    pub output_bias: bool,
+    pub ffn_bias: bool,
+    pub fused_qkv: bool,
+    pub qk_norm: Option<QkNorm>,
+    pub tied_head: bool,
+    /// Keys each query may see; none: all.
+    pub sliding_window: Option<u64>,
+    /// Every how many layers one sees everything (Gemma 2: 2, Gemma 3: 6); 0: none.
+    pub global_every: u64,
+    pub attention_softcap: bool,
+    pub logit_softcap: bool,
+    pub predicts_ahead: u64,
+    pub scaled_embedding: bool,
+    pub notes: Vec<String>,
+}
+
+impl Decoder {
+    /// The model; its name, source, dropout and longest sequence are the caller's to fill in.
+    pub fn model(self) -> ModelConfig {
+        let layers = Layers::new(self.layers, self.dense_first, self.period(), |place| self.layer(place));
+        ModelConfig {
+            name: String::new(),
+            layers,
+            width: self.width,
+            vocab: self.vocab,
+            final_norm: self.final_norm.then_some(self.norm),
+            embedding_norm: self.embedding_norm.then_some(self.norm),
+            position: self.position,
+            tied_head: self.tied_head,
+            context: None,
+            logit_softcap: self.logit_softcap,
+            predicts_ahead: self.predicts_ahead,
+            scaled_embedding: self.scaled_embedding,
+            dropout: Dropout::default(),
+            model_type: "",
+            source: String::new(),
+            notes: self.notes,
+        }
+    }
+
+    /// After how many layers both patterns repeat.
+    fn period(&self) -> u64 {
+        let windows = if self.sliding_window.is_some() { self.global_every.max(1) } else { 1 };
+        let experts = if self.experts.is_some() { self.every } else { 1 };
+        (1..=windows).map(|times| times * experts).find(|period| period.is_multiple_of(windows)).unwrap_or(windows)
+    }
+
+    /// The layer at a place.
+    fn layer(&self, place: u64) -> Layer {
+        let sees_all = self.global_every > 0 && (place + 1).is_multiple_of(self.global_every);
+        let mixer = match self.latent {
+            Some(latent) => Mixer::Latent(LatentAttention { heads: self.heads, ..latent }),
+            None => Mixer::Attention(Attention {
+                heads: self.heads,
+                kv_heads: self.kv_heads,
+                head_dim: self.head_dim,
+                window: self.sliding_window.filter(|_| !sees_all),
+                qkv_bias: self.qkv_bias,
+                output_bias: self.output_bias,
+                fused_qkv: self.fused_qkv,
+                qk_norm: self.qk_norm,
+                sinks: self.sinks,
+                softcap: self.attention_softcap,
+            }),
+        };
+        let nth = if self.every_first { place } else { place + 1 };
+        let sparse = place >= self.dense_first && nth.is_multiple_of(self.every);
+        let feed_forward = match self.experts.as_ref().filter(|_| sparse) {
+            Some(experts) => FeedForward::Experts(Experts { gating: self.gating, ..experts.clone() }),
+            None => FeedForward::Dense(Dense { width: self.ffn, gating: self.gating, bias: self.ffn_bias }),
+        };
+        Layer { mixer, feed_forward, norms: Norms { kind: self.norm, placement: self.norm_placement } }
+    }
+}
+
 /// A model with the sizes of `names`, feed-forward width `ffn` and head dimension width / heads, and otherwise plain:
 /// as many key-value heads as query heads, RMS norms before each part, SiLU-gated feed-forward, no biases, own head.
 /// A reader overrides what differs.
-pub(super) fn plain(keys: &Keys<'_>, names: &Names, ffn: u64) -> Result<ModelConfig, ModelError> {
+pub(super) fn plain(keys: &Keys<'_>, names: &Names, ffn: u64) -> Result<Decoder, ModelError> {
     sized(keys, names, ffn, None)
 }
 
 /// [`plain`] with a head dimension of its own, if there is one.
-pub(super) fn sized(
-    keys: &Keys<'_>,
-    names: &Names,
-    ffn: u64,
-    head_dim: Option<u64>,
-) -> Result<ModelConfig, ModelError> {
+pub(super) fn sized(keys: &Keys<'_>, names: &Names, ffn: u64, head_dim: Option<u64>) -> Result<Decoder, ModelError> {
     let width = keys.size(names.width, WIDTH)?;
     let heads = keys.size(names.heads, HEADS)?;
-    Ok(ModelConfig {
-        name: String::new(),
+    Ok(Decoder {
         layers: keys.size(names.layers, LAYERS)?,
         width,
         heads,
@@ -48,6 +151,9 @@ pub(super) fn sized(
         head_dim: head_dim.map_or_else(|| split_width(keys, width, heads), Ok)?,
         ffn,
         experts: None,
+        dense_first: 0,
+        every: 1,
+        every_first: true,
         latent: None,
         sinks: false,
         vocab: keys.size(names.vocab, VOCAB)?,
@@ -56,7 +162,7 @@ pub(super) fn sized(
         final_norm: true,
         embedding_norm: false,
         position: Position::None,
-        feed_forward: FeedForward::Gated(Activation::Silu),
+        gating: Gating::Gated(Activation::Silu),
         qkv_bias: false,
         output_bias: false,
         ffn_bias: false,
@@ -65,14 +171,10 @@ pub(super) fn sized(
         tied_head: false,
         sliding_window: None,
         global_every: 0,
-        context: None,
         attention_softcap: false,
         logit_softcap: false,
         predicts_ahead: 0,
         scaled_embedding: false,
-        dropout: Dropout::default(),
-        model_type: "",
-        source: String::new(),
         notes: Vec::new(),
     })
 }
@@ -85,10 +187,10 @@ pub(super) fn llama_like(
     kv_heads: Option<u64>,
     head_dim: Option<u64>,
     tied: bool,
-) -> Result<ModelConfig, ModelError> {
+) -> Result<Decoder, ModelError> {
     let head_dim = keys.size_if(&["head_dim"], HEAD_DIM)?.or(head_dim);
     let model = sized(keys, &COMMON, keys.size(&["intermediate_size"], FFN)?, head_dim)?;
-    Ok(ModelConfig {
+    Ok(Decoder {
         kv_heads: keys.size_or("num_key_value_heads", HEADS, kv_heads.unwrap_or(model.heads), model.heads)?,
         position: rope(keys, model.head_dim, "partial_rotary_factor", 1.0)?,
         tied_head: keys.flag("tie_word_embeddings", tied)?,

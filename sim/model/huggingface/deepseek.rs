@@ -4,21 +4,21 @@
 use serde_json::Value;
 
 use super::ModelError;
-use super::decoder::{COMMON, activation, sized};
+use super::decoder::{COMMON, Decoder, activation, sized};
 use super::experts::{routed, width, zero_or, zero_to};
 use super::keys::Keys;
 use super::limits::{AHEAD, EXPERTS, FFN, HEAD_DIM, HEADS, PATTERN};
 use crate::model::experts::{Experts, Router, Score};
 use crate::model::latent::LatentAttention;
-use crate::model::{Activation, FeedForward, ModelConfig, Position};
+use crate::model::{Activation, Gating, Position};
 
 /// Reads `model_type` `deepseek_v2`.
-pub(super) fn read_v2(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {
+pub(super) fn read_v2(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
     read(keys, Class { scoring: "softmax", method: "greedy", normalises: false }) // DeepseekV2Config
 }
 
 /// Reads `model_type` `deepseek_v3`.
-pub(super) fn read_v3(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {
+pub(super) fn read_v3(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
     read(keys, Class { scoring: "sigmoid", method: "noaux_tc", normalises: true }) // DeepseekV3Config
 }
 
@@ -29,9 +29,9 @@ struct Class {
     normalises: bool,
 }
 
-fn read(keys: &Keys<'_>, class: Class) -> Result<ModelConfig, ModelError> {
+fn read(keys: &Keys<'_>, class: Class) -> Result<Decoder, ModelError> {
     let latent = latent(keys)?;
-    let head_dim = latent.plain + latent.rotated;
+    let head_dim = latent.head_dim();
     let model = sized(keys, &COMMON, keys.size(&["intermediate_size"], FFN)?, Some(head_dim))?;
     let kv_heads = keys.size_or("num_key_value_heads", HEADS, model.heads, model.heads)?;
     if kv_heads != model.heads {
@@ -45,14 +45,14 @@ fn read(keys: &Keys<'_>, class: Class) -> Result<ModelConfig, ModelError> {
     let width = width(keys)?;
     let experts = routed(keys, &["n_routed_experts"], &["num_experts_per_tok"], width)?;
     let shared = zero_or(keys, "n_shared_experts", 0)?;
-    Ok(ModelConfig {
+    Ok(Decoder {
         position: Position::Rope { dims: latent.rotated },
-        feed_forward: FeedForward::Gated(activation(keys, "hidden_act", Activation::Silu)?), // both classes
-        tied_head: keys.flag("tie_word_embeddings", false)?,                                 // both classes
+        gating: Gating::Gated(activation(keys, "hidden_act", Activation::Silu)?), // both classes
+        tied_head: keys.flag("tie_word_embeddings", false)?,                      // both classes
+        dense_first: zero_or(keys, "first_k_dense_replace", 0)?,
+        every: keys.size_or("moe_layer_freq", PATTERN, 1, 1)?, // both classes
         experts: Some(Experts {
             shared: shared * width,
-            dense_first: zero_or(keys, "first_k_dense_replace", 0)?,
-            every: keys.size_or("moe_layer_freq", PATTERN, 1, 1)?, // both classes
             router: router(keys, class)?,
             auxiliary_loss: keys.number("aux_loss_alpha")?.is_some_and(|alpha| alpha != 0.0),
             ..experts
@@ -63,6 +63,7 @@ fn read(keys: &Keys<'_>, class: Class) -> Result<ModelConfig, ModelError> {
     })
 }
 
+/// Sizes of latent attention; how many heads there are is read with the decoder's.
 fn latent(keys: &Keys<'_>) -> Result<LatentAttention, ModelError> {
     if !keys.given("q_lora_rank") {
         return Err(keys.missing(
@@ -72,6 +73,7 @@ fn latent(keys: &Keys<'_>) -> Result<LatentAttention, ModelError> {
         ));
     }
     Ok(LatentAttention {
+        heads: 0, // the decoder's
         query_rank: keys.size_if(&["q_lora_rank"], HEAD_DIM)?,
         rank: keys.size(&["kv_lora_rank"], HEAD_DIM)?,
         plain: keys.size(&["qk_nope_head_dim"], HEAD_DIM)?,

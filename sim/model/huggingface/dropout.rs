@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::ModelError;
 use super::keys::Keys;
 use crate::model::Dropout;
+use crate::units::Finite;
 
 /// Where a class reads a probability, and what it is where no key says so.
 type Key = Option<(&'static str, f64)>;
@@ -46,10 +47,10 @@ pub(super) fn read(keys: &Keys<'_>, model_type: &str) -> Result<Dropout, ModelEr
         return Ok(Dropout::default());
     };
     let read = |key: Key| {
-        let Some((name, default)) = key else { return Ok(0.0) };
+        let Some((name, default)) = key else { return Ok(Finite::default()) };
         let probability = keys.number(name)?.unwrap_or(default);
         match (0.0..1.0).contains(&probability) {
-            true => Ok(probability),
+            true => Ok(Finite::nearest(probability)),
             false => Err(keys.wrong(name, &Value::from(probability), "a probability, from 0 to below 1")),
         }
     };

@@ -7,8 +7,10 @@ use super::keys::Keys;
 use super::limits::{EXPERTS, FFN, Limit, PATTERN};
 use crate::model::experts::{Experts, Router, Score};
 use crate::model::routing::Load;
+use crate::model::{Activation, Gating};
 
-/// Experts in every block, softmax over all of them, nothing shared. A reader overrides what differs.
+/// Experts gated by SiLU, softmax over all of them, nothing shared. A reader overrides what differs; gating is the
+/// decoder's ([`Decoder::model`](super::decoder::Decoder::model)).
 pub(super) fn routed(
     keys: &Keys<'_>,
     count: &[&'static str],
@@ -38,9 +40,7 @@ pub(super) fn routed(
         top_k,
         width,
         shared: 0,
-        dense_first: 0,
-        every: 1,
-        every_first: true,
+        gating: Gating::Gated(Activation::Silu),
         router,
         bias: false,
         auxiliary_loss: false,

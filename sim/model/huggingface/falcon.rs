@@ -1,10 +1,10 @@
 //! Falcon: attention and feed-forward side by side, one key-value head (7B) or a few (40B, 180B) (`FalconConfig`).
 
 use super::ModelError;
-use super::decoder::{Names, activation, plain, rope};
+use super::decoder::{Decoder, Names, activation, plain, rope};
 use super::keys::Keys;
 use super::limits::{FFN, HEADS, LENGTH, WIDTH};
-use crate::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position};
+use crate::model::{Activation, Gating, Norm, NormPlacement, Position};
 
 const NAMES: Names = Names {
     width: &["hidden_size", "n_embed"],
@@ -14,7 +14,7 @@ const NAMES: Names = Names {
 };
 
 /// Reads `model_type` `falcon`.
-pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {
+pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
     let width = keys.size(NAMES.width, WIDTH)?;
     let ffn = keys.size_if(&["ffn_hidden_size"], FFN)?.unwrap_or(4 * width); // FalconConfig
     let model = plain(keys, &NAMES, ffn)?;
@@ -25,7 +25,7 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {
     let norms = keys.size_if(&["num_ln_in_parallel_attn"], LENGTH)?.unwrap_or(2); // FalconConfig, newer ones only
     let bias = keys.flag("bias", false)?; // FalconConfig
     let alibi = keys.flag("alibi", false)?; // FalconConfig
-    Ok(ModelConfig {
+    Ok(Decoder {
         kv_heads: match (newer, one) {
             (true, _) => written.unwrap_or(model.heads),
             (false, true) => 1,
@@ -38,7 +38,7 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {
             (false, false) => NormPlacement::Pre,
         },
         position: if alibi { Position::Alibi } else { rope(keys, model.head_dim, "partial_rotary_factor", 1.0)? },
-        feed_forward: FeedForward::Plain(activation(keys, "activation", Activation::Gelu)?), // FalconConfig
+        gating: Gating::Plain(activation(keys, "activation", Activation::Gelu)?), // FalconConfig
         qkv_bias: bias,
         output_bias: bias,
         ffn_bias: bias,

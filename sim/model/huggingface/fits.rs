@@ -1,12 +1,12 @@
 //! Checks what no single key can: that heads share out among key-value heads, and that all heads together are sane.
 
 use super::ModelError;
+use super::decoder::Decoder;
 use super::keys::Keys;
 use super::limits::WIDTH;
-use crate::model::ModelConfig;
 
 /// Refuses sizes that do not go together.
-pub(super) fn check(keys: &Keys<'_>, model: &ModelConfig) -> Result<(), ModelError> {
+pub(super) fn check(keys: &Keys<'_>, model: &Decoder) -> Result<(), ModelError> {
     if !model.heads.is_multiple_of(model.kv_heads) {
         return Err(ModelError::Misfit {
             file: keys.file(),

@@ -2,10 +2,10 @@
 //! a head that is the embedding (`GPT2Config`).
 
 use super::ModelError;
-use super::decoder::{Names, activation, plain};
+use super::decoder::{Decoder, Names, activation, plain};
 use super::keys::Keys;
 use super::limits::{FFN, LENGTH, WIDTH};
-use crate::model::{Activation, FeedForward, ModelConfig, Norm, Position};
+use crate::model::{Activation, Gating, Norm, Position};
 
 const NAMES: Names = Names {
     width: &["n_embd", "hidden_size"],
@@ -15,15 +15,15 @@ const NAMES: Names = Names {
 };
 
 /// Reads `model_type` `gpt2`.
-pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {
+pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
     let width = keys.size(NAMES.width, WIDTH)?;
     let ffn = keys.size_if(&["n_inner"], FFN)?.unwrap_or(4 * width); // GPT2Config: None is four times the width
     let positions = keys.size_if(&["n_positions", "max_position_embeddings"], LENGTH)?.unwrap_or(1024); // GPT2Config
     let model = plain(keys, &NAMES, ffn)?;
-    Ok(ModelConfig {
+    Ok(Decoder {
         norm: Norm::Layer { bias: true },
         position: Position::Learned { positions },
-        feed_forward: FeedForward::Plain(activation(keys, "activation_function", Activation::GeluNew)?), // GPT2Config
+        gating: Gating::Plain(activation(keys, "activation_function", Activation::GeluNew)?), // GPT2Config
         qkv_bias: true,
         output_bias: true,
         ffn_bias: true,

@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use crate::model::layer::MOST_LAYERS;
+
 /// A size's name and the largest value believed.
 #[derive(Clone, Copy)]
 pub(super) struct Limit {
@@ -19,7 +21,7 @@ impl fmt::Display for Limit {
 }
 
 /// Blocks.
-pub(super) const LAYERS: Limit = Limit { what: "the number of blocks", most: 2_048 };
+pub(super) const LAYERS: Limit = Limit { what: "the number of blocks", most: MOST_LAYERS };
 /// Model width.
 pub(super) const WIDTH: Limit = Limit { what: "the model's width", most: 1 << 20 };
 /// Query or key-value heads.

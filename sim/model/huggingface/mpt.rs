@@ -10,10 +10,10 @@
 use serde_json::Value;
 
 use super::ModelError;
-use super::decoder::{Names, activation, plain};
+use super::decoder::{Decoder, Names, activation, plain};
 use super::keys::Keys;
 use super::limits::{FFN, HEADS, LENGTH, WIDTH};
-use crate::model::{Activation, FeedForward, ModelConfig, Norm, Position, QkNorm};
+use crate::model::{Activation, Gating, Norm, Position, QkNorm};
 
 const NAMES: Names = Names {
     width: &["d_model", "hidden_size"],
@@ -23,10 +23,10 @@ const NAMES: Names = Names {
 };
 
 /// Reads `model_type` `mpt`.
-pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {
+pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
     let width = keys.size(NAMES.width, WIDTH)?;
     let ffn_config = keys.section("ffn_config")?;
-    let (ffn, feed_forward) = feed_forward(keys, ffn_config.as_ref(), width)?;
+    let (ffn, gating) = feed_forward(keys, ffn_config.as_ref(), width)?;
     let model = plain(keys, &NAMES, ffn)?;
     let bias = !keys.flag("no_bias", true)?; // MptConfig
     let norm = match keys.word("norm_type")?.unwrap_or("low_precision_layernorm") {
@@ -37,9 +37,9 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {
             return Err(keys.wrong("norm_type", &Value::from(other), expected));
         }
     };
-    let mut model = ModelConfig {
+    let mut model = Decoder {
         norm,
-        feed_forward,
+        gating,
         qkv_bias: bias,
         output_bias: bias,
         ffn_bias: bias,
@@ -57,7 +57,7 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {
 }
 
 /// Feed-forward width and kind: `expansion_ratio` (4, `MptConfig`) times the width, unless `ffn_config` says more.
-fn feed_forward(keys: &Keys<'_>, config: Option<&Keys<'_>>, width: u64) -> Result<(u64, FeedForward), ModelError> {
+fn feed_forward(keys: &Keys<'_>, config: Option<&Keys<'_>>, width: u64) -> Result<(u64, Gating), ModelError> {
     let ratio = keys.number("expansion_ratio")?.unwrap_or(4.0); // MptConfig
     let product = width as f64 * ratio;
     if !(product >= 1.0 && product <= FFN.most as f64 && product.fract() == 0.0) {
@@ -81,11 +81,11 @@ fn feed_forward(keys: &Keys<'_>, config: Option<&Keys<'_>>, width: u64) -> Resul
             }
         };
     }
-    Ok((ffn, if gated { FeedForward::Gated(act) } else { FeedForward::Plain(act) }))
+    Ok((ffn, if gated { Gating::Gated(act) } else { Gating::Plain(act) }))
 }
 
 /// `attn_config`; `learned` is the length of the position table that stands in where there is no other position.
-fn read_attention(keys: &Keys<'_>, model: &mut ModelConfig, learned: Option<u64>) -> Result<(), ModelError> {
+fn read_attention(keys: &Keys<'_>, model: &mut Decoder, learned: Option<u64>) -> Result<(), ModelError> {
     model.kv_heads = match keys.word("attn_type")?.unwrap_or("multihead_attention") {
         "multihead_attention" => model.heads, // MptAttentionConfig
         "multiquery_attention" => 1,

@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 use super::ModelError;
-use super::decoder::{Names, activation, plain};
+use super::decoder::{Decoder, Names, activation, plain};
 use super::keys::Keys;
 use super::limits::{FFN, LENGTH, WIDTH};
-use crate::model::{Activation, FeedForward, ModelConfig, Norm, Position};
+use crate::model::{Activation, Gating, Norm, Position};
 
 const NAMES: Names = Names {
     width: &["hidden_size", "d_model"],
@@ -19,7 +19,7 @@ const NAMES: Names = Names {
 const POSITION_OFFSET: u64 = 2;
 
 /// Reads `model_type` `opt`.
-pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {
+pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
     let model = plain(keys, &NAMES, keys.size(&["ffn_dim"], FFN)?)?;
     let projection = keys.size_if(&["word_embed_proj_dim"], WIDTH)?.unwrap_or(model.width); // OPTConfig
     if projection != model.width {
@@ -38,11 +38,11 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {
     }
     let positions = keys.size_or("max_position_embeddings", LENGTH, 2048, 2048)? + POSITION_OFFSET; // OPTConfig
     let bias = keys.flag("enable_bias", true)?; // OPTConfig
-    Ok(ModelConfig {
+    Ok(Decoder {
         norm: Norm::Layer { bias: true },
         final_norm: !keys.flag("_remove_final_layer_norm", false)?, // OPTConfig
         position: Position::Learned { positions },
-        feed_forward: FeedForward::Plain(activation(keys, "activation_function", Activation::Relu)?), // OPTConfig
+        gating: Gating::Plain(activation(keys, "activation_function", Activation::Relu)?), // OPTConfig
         qkv_bias: bias,
         output_bias: bias,
         ffn_bias: bias,

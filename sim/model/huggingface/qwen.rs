@@ -3,21 +3,21 @@
 use serde_json::Value;
 
 use super::ModelError;
-use super::decoder::{activation, llama_like};
+use super::decoder::{Decoder, activation, llama_like};
 use super::experts::{dense_first, routed, width};
 use super::keys::Keys;
 use super::limits::{LENGTH, PATTERN};
 use super::window::{Pattern, layer_types, place};
 use crate::model::experts::{Experts, Router};
-use crate::model::{Activation, FeedForward, ModelConfig, QkNorm};
+use crate::model::{Activation, Gating, QkNorm};
 
 /// Reads `model_type` `qwen2`.
-pub(super) fn read_qwen2(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {
+pub(super) fn read_qwen2(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
     let model = llama_like(keys, Some(32), None, false)?; // Qwen2Config: 32 key-value heads, own head
     let (sliding_window, global_every) = window(keys, model.layers)?;
-    Ok(ModelConfig {
-        feed_forward: FeedForward::Gated(activation(keys, "hidden_act", Activation::Silu)?), // Qwen2Config
-        qkv_bias: true, // no key: Qwen 2 always has it
+    Ok(Decoder {
+        gating: Gating::Gated(activation(keys, "hidden_act", Activation::Silu)?), // Qwen2Config
+        qkv_bias: true,                                                           // no key: Qwen 2 always has it
         sliding_window,
         global_every,
         ..model
@@ -25,12 +25,12 @@ pub(super) fn read_qwen2(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {
 }
 
 /// Reads `model_type` `qwen3`.
-pub(super) fn read_qwen3(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {
+pub(super) fn read_qwen3(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
     let model = llama_like(keys, Some(32), Some(128), false)?; // Qwen3Config: 32 key-value heads of 128, own head
     let (sliding_window, global_every) = window(keys, model.layers)?;
     let attention_bias = keys.flag("attention_bias", false)?; // Qwen3Config
-    Ok(ModelConfig {
-        feed_forward: FeedForward::Gated(activation(keys, "hidden_act", Activation::Silu)?), // Qwen3Config
+    Ok(Decoder {
+        gating: Gating::Gated(activation(keys, "hidden_act", Activation::Silu)?), // Qwen3Config
         qkv_bias: attention_bias,
         output_bias: attention_bias,
         qk_norm: Some(QkNorm::PerHead),
@@ -41,22 +41,22 @@ pub(super) fn read_qwen3(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {
 }
 
 /// Reads `model_type` `qwen3_moe`; `Qwen3MoeConfig` has 4 key-value heads and no head dimension of its own.
-pub(super) fn read_qwen3_moe(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {
+pub(super) fn read_qwen3_moe(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
     let model = llama_like(keys, Some(4), None, false)?;
     let (sliding_window, global_every) = window(keys, model.layers)?;
     let attention_bias = keys.flag("attention_bias", false)?; // Qwen3MoeConfig
     let experts = routed(keys, &["num_experts", "num_local_experts"], &["num_experts_per_tok"], width(keys)?)?;
-    Ok(ModelConfig {
-        feed_forward: FeedForward::Gated(activation(keys, "hidden_act", Activation::Silu)?), // Qwen3MoeConfig
+    Ok(Decoder {
+        gating: Gating::Gated(activation(keys, "hidden_act", Activation::Silu)?), // Qwen3MoeConfig
         qkv_bias: attention_bias,
         output_bias: attention_bias,
         qk_norm: Some(QkNorm::PerHead),
         sliding_window,
         global_every,
+        dense_first: dense_first(keys)?,
+        every: keys.size_or("decoder_sparse_step", PATTERN, 1, 1)?, // Qwen3MoeConfig
+        every_first: false,
         experts: Some(Experts {
-            dense_first: dense_first(keys)?,
-            every: keys.size_or("decoder_sparse_step", PATTERN, 1, 1)?, // Qwen3MoeConfig
-            every_first: false,
             router: Router { normalises: keys.flag("norm_topk_prob", false)?, ..experts.router }, // Qwen3MoeConfig
             auxiliary_loss: keys.flag("output_router_logits", false)?,                            // Qwen3MoeConfig
             ..experts

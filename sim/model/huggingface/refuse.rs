@@ -1,9 +1,9 @@
 //! What a config may say that cannot be described: refused where it changes the model, noted where it only differs.
 
 use super::ModelError;
+use super::decoder::Decoder;
 use super::ignored::on;
 use super::keys::{Keys, shown};
-use crate::model::ModelConfig;
 
 /// Keys that count experts.
 const EXPERTS: &[&str] =
@@ -48,7 +48,7 @@ const SPARSE: (&str, &str, &str) =
     ("kv_lora_rank", "this architecture is read without latent attention", "take a model without it, or deepseek_v3");
 
 /// Refuses tokens predicted further ahead, where the architecture does not read them.
-pub(super) fn ahead(keys: &Keys<'_>, model: &ModelConfig) -> Result<(), ModelError> {
+pub(super) fn ahead(keys: &Keys<'_>, model: &Decoder) -> Result<(), ModelError> {
     const KEY: &str = "num_nextn_predict_layers";
     match keys.peek(KEY).filter(|value| on(value) && model.predicts_ahead == 0) {
         None => Ok(()),

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{ModelError, load, parse, shipped};
 use crate::model::{ModelConfig, Norm, NormPlacement, Position};
+use crate::units::Finite;
 
 fn model(name: &str) -> ModelConfig {
     shipped::named(name).unwrap_or_else(|error| panic!("{error}"))
@@ -117,14 +118,15 @@ fn which_blocks_have_experts_is_read() {
     let read = |key, value: Value| changed("qwen3-30b-a3b", &[(key, value)], &[]);
     assert_eq!(read("mlp_only_layers", serde_json::json!([0, 1])).expect("the first two").expert_blocks(), 46);
     assert_eq!(read("decoder_sparse_step", Value::from(2)).expect("every other").expert_blocks(), 24);
-    assert!(read("decoder_sparse_step", Value::from(2)).expect("every other").experts_in(0).is_none());
+    assert!(read("decoder_sparse_step", Value::from(2)).expect("every other").layers.at(0).experts().is_none());
     let wrong = read("mlp_only_layers", serde_json::json!([5])).expect_err("not the first").to_string();
     assert!(wrong.contains("dense blocks in other places are not described"), "{wrong}");
     let wrong = read("num_experts_per_tok", Value::from(129)).expect_err("too many").to_string();
     assert!(wrong.contains("129 experts for each token and 128 experts do not fit"), "{wrong}");
     let wrong = error("mixtral-8x7b", &[("num_nextn_predict_layers", Value::from(1))], &[]);
     assert!(wrong.contains("set it to 0 to leave it out"), "{wrong}");
-    let latent = model("deepseek-v2").latent.expect("latent attention");
+    let deepseek = model("deepseek-v2");
+    let latent = deepseek.latent().expect("latent attention");
     assert_eq!((latent.query_rank, latent.rank, latent.value), (Some(1536), 512, 128));
 }
 
@@ -156,7 +158,7 @@ fn llm_foundry_counts_are_those_of_its_benchmark_table() {
 fn megatron_models_follow_the_papers_formula() {
     for name in shipped::names().filter(|name| name.starts_with("gpt-megatron-")) {
         let model = model(name);
-        let (l, h) = (model.layers, model.width);
+        let (l, h) = (model.layers.count(), model.width);
         assert_eq!(model.params().total, l * (12 * h * h + 13 * h) + (51_200 + 2048) * h + 2 * h, "{name}");
         let billions: f64 = name.trim_start_matches("gpt-megatron-").trim_end_matches('b').parse().expect("a number");
         assert!((model.params().total as f64 / 1e9 / billions - 1.0).abs() < 0.03, "{name}");
@@ -199,34 +201,45 @@ fn every_shipped_file_is_in_the_table_and_says_its_source() {
 
 #[test]
 fn what_is_special_about_each_architecture_is_read() {
+    let window = |model: &ModelConfig, place| model.layers.at(place).window();
     let gemma = model("gemma-2-9b");
-    assert!(gemma.attention_softcap && gemma.logit_softcap && gemma.scaled_embedding && gemma.tied_head);
-    assert_eq!((gemma.window(0), gemma.window(1), gemma.norm_placement), (Some(4096), None, NormPlacement::PreAndPost));
+    assert!(gemma.caps_scores() && gemma.logit_softcap && gemma.scaled_embedding && gemma.tied_head);
+    assert_eq!(
+        (window(&gemma, 0), window(&gemma, 1), gemma.norms().placement),
+        (Some(4096), None, NormPlacement::PreAndPost)
+    );
     let gemma = model("gemma-3-1b");
-    assert_eq!((gemma.window(4), gemma.window(5), gemma.attention_softcap), (Some(512), None, false));
-    assert_eq!((model("mistral-7b-v0.1").window(31), model("mistral-7b-v0.2").window(31)), (Some(4096), None));
+    assert_eq!((window(&gemma, 4), window(&gemma, 5), gemma.caps_scores()), (Some(512), None, false));
+    assert_eq!((window(&model("mistral-7b-v0.1"), 31), window(&model("mistral-7b-v0.2"), 31)), (Some(4096), None));
     assert_eq!(model("gpt-neox-20b").position, Position::Rope { dims: 24 });
     assert_eq!(model("nemotron-4-15b").position, Position::Rope { dims: 64 });
-    assert_eq!((model("mpt-7b").position, model("mpt-7b").norm), (Position::Alibi, Norm::Layer { bias: false }));
+    assert_eq!(
+        (model("mpt-7b").position, model("mpt-7b").norms().kind),
+        (Position::Alibi, Norm::Layer { bias: false })
+    );
     assert_eq!(model("llm-foundry-mpt-7b").position, Position::Learned { positions: 2048 });
     assert_eq!(model("opt-125m").position, Position::Learned { positions: 2050 });
-    assert_eq!((model("falcon-7b").kv_heads, model("gpt2").ffn), (1, 3072));
+    assert_eq!((model("falcon-7b").kv_heads(), model("gpt2").feed_forward_width()), (1, 3072));
     let qwen = model("qwen2.5-7b");
-    assert!(qwen.qkv_bias && !qwen.output_bias && !qwen.tied_head);
+    let attention = qwen.attention().expect("attention of heads");
+    assert!(attention.qkv_bias && !attention.output_bias && !qwen.tied_head);
 }
 
 #[test]
 fn absent_keys_take_the_default_of_their_class() {
     let without = |name, gone: &[&str]| changed(name, &[], gone).expect("still a model");
-    assert_eq!(without("llama-2-7b", &["num_key_value_heads"]).kv_heads, 32);
-    assert_eq!(without("mistral-7b-v0.1", &["num_key_value_heads", "sliding_window"]).sliding_window, Some(4096));
+    assert_eq!(without("llama-2-7b", &["num_key_value_heads"]).kv_heads(), 32);
+    assert_eq!(
+        without("mistral-7b-v0.1", &["num_key_value_heads", "sliding_window"]).layers.at(0).window(),
+        Some(4096)
+    );
     assert!(!without("llama-3.2-1b", &["tie_word_embeddings"]).tied_head);
     assert!(without("gemma-7b", &["tie_word_embeddings"]).tied_head);
     assert!(without("gpt2", &["tie_word_embeddings"]).tied_head);
     assert_eq!(without("gemma-7b", &["head_dim", "num_key_value_heads"]).params(), model("gemma-7b").params());
-    assert!(without("gemma-2-9b", &["attn_logit_softcapping"]).attention_softcap);
+    assert!(without("gemma-2-9b", &["attn_logit_softcapping"]).caps_scores());
     let null = changed("gemma-2-9b", &[("attn_logit_softcapping", Value::Null)], &[]).expect("still a model");
-    assert!(!null.attention_softcap);
+    assert!(!null.caps_scores());
     assert_eq!(without("gpt-neox-20b", &["rotary_pct"]).position, Position::Rope { dims: 24 });
 }
 
@@ -287,7 +300,7 @@ fn what_is_left_out_is_noted() {
 fn dropout_is_read_with_the_defaults_of_each_class() {
     let of = |name, changes: &[(&str, Value)]| {
         let dropout = changed(name, changes, &[]).expect("still a model").dropout;
-        [dropout.embedding, dropout.attention, dropout.residual]
+        [dropout.embedding, dropout.attention, dropout.residual].map(Finite::get)
     };
     assert_eq!(of("gpt2", &[]), [0.1, 0.1, 0.1]);
     assert_eq!(of("gpt2", &[("attn_pdrop", Value::from(0.0))]), [0.1, 0.0, 0.1]);
@@ -319,10 +332,15 @@ fn listed_layer_types_are_read_as_a_pattern() {
         (0..layers).map(word).collect::<Vec<_>>().into()
     };
     let read = |value| changed("gemma-3-1b", &[("layer_types", value)], &["sliding_window_pattern"]);
-    let window = |value| read(value).map(|model| (model.sliding_window, model.global_every)).expect("a pattern");
-    assert_eq!(window(types(b"sssf", 26)), (Some(512), 4));
-    assert_eq!(window(types(b"s", 26)), (Some(512), 0));
-    assert_eq!(window(types(b"f", 26)), (None, 0));
+    let kinds = |value| {
+        let model = read(value).expect("a pattern");
+        let windows: String =
+            model.layers.iter().map(|layer| if layer.window().is_some() { 's' } else { 'f' }).collect();
+        (windows, model.layers.kinds().len())
+    };
+    assert_eq!(kinds(types(b"sssf", 26)), ("sssfsssfsssfsssfsssfsssfss".to_owned(), 2));
+    assert_eq!(kinds(types(b"s", 26)), ("s".repeat(26), 1));
+    assert_eq!(kinds(types(b"f", 26)), ("f".repeat(26), 1));
     assert!(read(types(b"fs", 26)).expect_err("not the last").to_string().contains("the last of every N blocks"));
     assert!(read(types(b"s", 25)).expect_err("too few").to_string().contains("26 entries, one for each block, not 25"));
 }
@@ -426,8 +444,8 @@ proptest! {
         }
         if let Ok(model) = parse(&value.to_string(), "x.json") {
             prop_assert!(model.params().total < 1 << 60);
-            prop_assert!(model.heads % model.kv_heads == 0 && model.layers > 0 && model.ffn > 0);
-            let _ = (model.window(0), model.window(model.layers - 1));
+            prop_assert!(model.heads() % model.kv_heads() == 0 && model.layers.count() > 0 && model.feed_forward_width() > 0);
+            let _ = (model.layers.at(0).window(), model.layers.last().window());
         }
     }
 

@@ -36,7 +36,7 @@ pub(super) fn layer_types(keys: &Keys<'_>, layers: u64) -> Result<Option<Pattern
     wrong("a repeating pattern in which the last of every N blocks, and no other, has full attention".into())
 }
 
-/// Sets the window and the pattern as a [`super::ModelConfig`] holds them.
+/// Sets the window and the pattern as a [`Decoder`](super::decoder::Decoder) holds them.
 pub(super) fn place(window: Option<u64>, pattern: Pattern) -> (Option<u64>, u64) {
     match (window, pattern) {
         (None, _) | (_, Pattern::Nowhere) => (None, 0),

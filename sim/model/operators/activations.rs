@@ -55,7 +55,7 @@ const RELU: Simple = Simple { fused: Fused { forward: "triton_relu", mask: true,
 macro_rules! activations {
     ($($(#[$doc:meta])* $name:ident => $row:expr,)*) => {
         /// Pointwise function of the feed-forward.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
         pub enum Activation {
             $($(#[$doc])* $name,)*
         }

@@ -141,7 +141,7 @@ pub enum ChunkedLoss {
 }
 
 /// Rotary embedding in eager operators.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Rope {
     /// `view_as_complex(x.float()) · freqs_cis`, and back (torchtitan).
     #[default]

@@ -25,7 +25,7 @@ pub enum Stop {
 }
 
 /// Operators whose results a policy of one's own keeps (`create_selective_checkpoint_contexts`), by their names in ATen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Saved {
     /// `_scaled_dot_product_flash_attention` and its like.
     Attention,

@@ -1,7 +1,7 @@
 //! How a model is split over tensor-parallel ranks, and what these exchange.
 
 /// How a model is split over the ranks of a tensor-parallel group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct TensorParallel {
     /// Ranks of the group; 1: the model is whole.
     pub ranks: u64,

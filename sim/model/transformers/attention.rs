@@ -3,8 +3,8 @@
 use super::super::block::parts::{AttentionParams, attention_params, norm, rotate_real};
 use super::super::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
 use super::super::style::{AttentionCode, Rope, Style};
-use super::super::{ModelConfig, Position, QkNorm};
-use super::{BSD, Class, Parts};
+use super::super::{Position, QkNorm};
+use super::{BSD, Parts, Whole};
 use crate::program::DType;
 
 const BSNH: &[Axis] = &[Axis::B, Axis::S, Axis::N, Axis::H];
@@ -21,15 +21,6 @@ const Q: (&str, &[Axis]) = ("xq_BSNH", BSNH);
 const K: (&str, &[Axis]) = ("xk_BSKH", BSKH);
 const V: (&str, &[Axis]) = ("xv_BSKH", BSKH);
 
-/// An attention.
-pub(super) struct Attention<'m> {
-    pub m: &'m ModelConfig,
-    pub class: &'m Class,
-    pub params: &'m AttentionParams,
-    pub window: Option<u64>,
-    pub style: Style,
-}
-
 /// Queries, keys and values; and what Python names until attention returns.
 struct Heads {
     q: ValueId,
@@ -39,9 +30,10 @@ struct Heads {
 }
 
 /// Parameters of attention in the order of registration: OPT's keys and values, Phi-3's output come first.
-pub(super) fn params(g: &mut GraphBuilder, m: &ModelConfig, class: &Class) -> AttentionParams {
+pub(super) fn params(g: &mut GraphBuilder, whole: &Whole<'_>) -> AttentionParams {
+    let (class, sizes) = (whole.class, whole.attention);
     if !matches!(class.model_type, "opt" | "phi3") {
-        return attention_params(g, m, Style::default());
+        return attention_params(g, sizes, whole.norms.kind, Style::default());
     }
     let Dims { d, n, k, h, .. } = g.dims();
     let linear = |g: &mut GraphBuilder, names: [&'static str; 2], shape: (u64, u64), bias: bool| {
@@ -50,48 +42,53 @@ pub(super) fn params(g: &mut GraphBuilder, m: &ModelConfig, class: &Class) -> At
         params
     };
     let of_output =
-        |g: &mut GraphBuilder| linear(g, ["attention.wo.weight", "attention.wo.bias"], (d, n * h), m.output_bias);
+        |g: &mut GraphBuilder| linear(g, ["attention.wo.weight", "attention.wo.bias"], (d, n * h), sizes.output_bias);
     let (qkv, output) = if class.model_type == "phi3" {
         let output = of_output(g);
         let rows = (n + 2 * k) * h;
         let names = ["attention.wqkv.weight", "attention.wqkv.bias"];
-        (vec![linear(g, names, (rows, d), m.qkv_bias)], output)
+        (vec![linear(g, names, (rows, d), sizes.qkv_bias)], output)
     } else {
         let [xk, xv, xq] = [
             (["attention.wk.weight", "attention.wk.bias"], k),
             (["attention.wv.weight", "attention.wv.bias"], k),
             (["attention.wq.weight", "attention.wq.bias"], n),
         ]
-        .map(|(names, heads)| linear(g, names, (heads * h, d), m.qkv_bias));
+        .map(|(names, heads)| linear(g, names, (heads * h, d), sizes.qkv_bias));
         (vec![xq, xk, xv], of_output(g))
     };
     AttentionParams { qkv, output, q_norm: vec![], k_norm: vec![] }
 }
 
 /// Attention on `x_BSD`; Python still holds the result, and until the block returns the other values.
-pub(super) fn attention(g: &mut GraphBuilder, whole: &Attention<'_>, x: ValueId) -> (ValueId, Vec<ValueId>) {
+pub(super) fn attention(
+    g: &mut GraphBuilder,
+    whole: &Whole<'_>,
+    params: &AttentionParams,
+    x: ValueId,
+) -> (ValueId, Vec<ValueId>) {
     let Dims { d, n, h, .. } = g.dims();
-    let mut heads = project(g, whole, x);
+    let mut heads = project(g, whole, params, x);
     rotate(g, whole, &mut heads);
     let (o, late) = match whole.style.attention {
         AttentionCode::Eager => scores(g, whole, &mut heads),
         AttentionCode::Sdpa | AttentionCode::Flash => (fused(g, whole, &mut heads), vec![]),
     };
     let linear = OpKind::Linear { inputs: n * h, outputs: d };
-    let out = g.op("attention.wo", linear, &[o], &whole.params.output, ("attn_BSD", BSD));
+    let out = g.op("attention.wo", linear, &[o], &params.output, ("attn_BSD", BSD));
     g.drop_values(&[heads.q, heads.k, heads.v, o]);
     g.drop_values(&heads.held);
     (out, late)
 }
 
-fn project(g: &mut GraphBuilder, whole: &Attention<'_>, x: ValueId) -> Heads {
+fn project(g: &mut GraphBuilder, whole: &Whole<'_>, params: &AttentionParams, x: ValueId) -> Heads {
     let Dims { d, n, k, h, .. } = g.dims();
     let linear = |outputs| OpKind::Linear { inputs: d, outputs };
-    let qkv = &whole.params.qkv;
+    let qkv = &params.qkv;
     let parts = whole.class.parts;
     if qkv.len() == 3 {
-        let of_queries = |g: &mut GraphBuilder, q| normed(g, whole, q, true);
-        let of_keys = |g: &mut GraphBuilder, k| normed(g, whole, k, false);
+        let of_queries = |g: &mut GraphBuilder, q| normed(g, (whole, params), q, true);
+        let of_keys = |g: &mut GraphBuilder, k| normed(g, (whole, params), k, false);
         let last = parts == Parts::NormedLast;
         let mut xq = g.op("attention.wq", linear(n * h), &[x], &qkv[0], Q);
         if parts == Parts::Scaled {
@@ -158,22 +155,27 @@ fn copy_out(g: &mut GraphBuilder, heads: &mut Heads) {
 }
 
 /// Queries or keys through their norm, if they have one.
-fn normed(g: &mut GraphBuilder, whole: &Attention<'_>, raw: ValueId, queries: bool) -> ValueId {
-    let (m, dims) = (whole.m, g.dims());
-    let Some(kind) = m.qk_norm else { return raw };
+fn normed(
+    g: &mut GraphBuilder,
+    (whole, params): (&Whole<'_>, &AttentionParams),
+    raw: ValueId,
+    queries: bool,
+) -> ValueId {
+    let dims = g.dims();
+    let Some(kind) = whole.attention.qk_norm else { return raw };
     let heads = if queries { dims.n } else { dims.k };
     let rows = if kind == QkNorm::PerHead { dims.tokens() * heads } else { dims.tokens() };
     let (params, module, to) = match queries {
-        true => (&whole.params.q_norm, "attention.q_norm", Q),
-        false => (&whole.params.k_norm, "attention.k_norm", K),
+        true => (&params.q_norm, "attention.q_norm", Q),
+        false => (&params.k_norm, "attention.k_norm", K),
     };
-    let out = norm(g, m.norm, rows, raw, params, module, to);
+    let out = norm(g, whole.norms.kind, rows, raw, params, module, to);
     g.drop_values(&[raw]);
     out
 }
 
 /// `apply_rotary_pos_emb` of each class.
-fn rotate(g: &mut GraphBuilder, whole: &Attention<'_>, heads: &mut Heads) {
+fn rotate(g: &mut GraphBuilder, whole: &Whole<'_>, heads: &mut Heads) {
     if !matches!(whole.m.position, Position::Rope { .. }) {
         return;
     }
@@ -206,7 +208,7 @@ fn rotate(g: &mut GraphBuilder, whole: &Attention<'_>, heads: &mut Heads) {
             g.drop_values(&[raw.0, raw.1]);
         }
         _ => {
-            let normed = whole.m.qk_norm.is_some();
+            let normed = whole.attention.qk_norm.is_some();
             (heads.q, heads.k) = rotate_real(g, heads.q, heads.k, Rope::RotateHalf, normed);
         }
     }
@@ -236,9 +238,10 @@ fn join(
 }
 
 /// `scaled_dot_product_attention`.
-fn fused(g: &mut GraphBuilder, whole: &Attention<'_>, heads: &mut Heads) -> ValueId {
+fn fused(g: &mut GraphBuilder, whole: &Whole<'_>, heads: &mut Heads) -> ValueId {
     let dims = g.dims();
-    let masked = whole.style.attention == AttentionCode::Sdpa && (whole.class.masks || whole.window.is_some());
+    let masked =
+        whole.style.attention == AttentionCode::Sdpa && (whole.class.masks || whole.attention.window.is_some());
     let mut inputs = vec![];
     if masked {
         // With a mask, heads are not shared inside the kernel; Falcon's one head of keys is given as it is.
@@ -247,7 +250,7 @@ fn fused(g: &mut GraphBuilder, whole: &Attention<'_>, heads: &mut Heads) -> Valu
         }
         inputs.push(g.op("attention.sdpa", OpKind::MaskBias, &[], &[], ("mask_BSS", BSS)));
     }
-    let kind = OpKind::Attention { window: whole.window.filter(|_| !masked), bias: false };
+    let kind = OpKind::Attention { window: whole.attention.window.filter(|_| !masked), bias: false };
     let all: Vec<ValueId> = [heads.q, heads.k, heads.v].into_iter().chain(inputs.iter().copied()).collect();
     let o = g.op("attention.sdpa", kind, &all, &[], ("xo_BSNH", BSNH));
     g.drop_values(&inputs);
@@ -275,7 +278,7 @@ fn give_to_all(g: &mut GraphBuilder, heads: &mut Heads) {
 }
 
 /// Scores, their softmax, and what they weigh, operator by operator.
-fn scores(g: &mut GraphBuilder, whole: &Attention<'_>, heads: &mut Heads) -> (ValueId, Vec<ValueId>) {
+fn scores(g: &mut GraphBuilder, whole: &Whole<'_>, heads: &mut Heads) -> (ValueId, Vec<ValueId>) {
     let (dims, compute, m) = (g.dims(), g.compute(), whole.m);
     let Dims { s, h, .. } = dims;
     let repeats = g.elements(heads.k) < g.elements(heads.q);
@@ -314,7 +317,7 @@ fn scores(g: &mut GraphBuilder, whole: &Attention<'_>, heads: &mut Heads) -> (Va
     } else {
         score = op(g, OpKind::SCALE, score, true);
     }
-    if m.attention_softcap {
+    if whole.attention.softcap {
         for kind in [OpKind::SCALE, OpKind::TANH, OpKind::SCALE] {
             score = op(g, kind, score, true);
         }
@@ -346,7 +349,7 @@ fn scores(g: &mut GraphBuilder, whole: &Attention<'_>, heads: &mut Heads) -> (Va
     } else {
         weights = op(g, OpKind::Softmax { rows }, weights, !named);
     }
-    if m.dropout.attention > 0.0 {
+    if m.dropout.attention.get() > 0.0 {
         weights = op(g, OpKind::Dropout, weights, true);
     }
     let product = OpKind::Bmm { rows: s, columns: h, inner: s };

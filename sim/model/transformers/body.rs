@@ -1,7 +1,7 @@
 //! What a model's `forward` makes once for all its blocks: rotary tables, masks (`masking_utils.py`), position ids.
 
 use super::super::style::{AttentionCode, Style};
-use super::super::{ModelConfig, Position};
+use super::super::{Layer, ModelConfig, Position};
 use super::class_of;
 use crate::program::DType;
 
@@ -33,7 +33,7 @@ pub struct Blocks {
 pub fn body(m: &ModelConfig, (batch, seq): (u64, u64), compute: DType, style: Style, blocks: Blocks) -> Option<Body> {
     let class = class_of(m, style)?;
     let mut body = Body::default();
-    let mut windows: Vec<Option<u64>> = (0..m.layers).map(|layer| m.window(layer)).collect();
+    let mut windows: Vec<Option<u64>> = m.layers.iter().map(Layer::window).collect();
     windows.sort_unstable();
     windows.dedup();
     let element = compute.bytes();
@@ -69,8 +69,8 @@ pub fn body(m: &ModelConfig, (batch, seq): (u64, u64), compute: DType, style: St
     body.named.extend(masks.iter().filter(|_| !keeps));
     if m.position == Position::Alibi {
         // MPT's are fp32 and of no sequence in particular; FSDP casts them, which a checkpoint keeps.
-        body.named.push(m.heads * seq * if fills { 4 } else { batch * element });
-        body.cast.extend((fills && blocks.casts && blocks.checkpointed).then_some(m.heads * seq * element));
+        body.named.push(m.heads() * seq * if fills { 4 } else { batch * element });
+        body.cast.extend((fills && blocks.casts && blocks.checkpointed).then_some(m.heads() * seq * element));
     }
     Some(body)
 }

@@ -2,8 +2,8 @@
 
 use super::super::block::parts::{FfnParams, activation, ffn_params};
 use super::super::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
-use super::super::{Activation, FeedForward, ModelConfig};
-use super::BSD;
+use super::super::{Activation, Dense, Gating};
+use super::{BSD, Class};
 
 const BSF: &[Axis] = &[Axis::B, Axis::S, Axis::F];
 const BSFF: &[Axis] = &[Axis::B, Axis::S, Axis::F];
@@ -17,23 +17,23 @@ pub(super) enum Params {
 }
 
 impl Params {
-    pub fn new(g: &mut GraphBuilder, m: &ModelConfig) -> Params {
+    pub fn new(g: &mut GraphBuilder, class: &Class, dense: &Dense) -> Params {
         let Dims { d, f, .. } = g.dims();
-        if m.model_type == "phi3" {
+        if class.model_type == "phi3" {
             let both = g.param("feed_forward.w13.weight", 2 * f, d);
             return Params::Fused(both, g.param("feed_forward.w2.weight", d, f));
         }
-        Params::Own(ffn_params(g, m))
+        Params::Own(ffn_params(g, dense))
     }
 }
 
 /// The feed-forward on `x_BSD`; Python still holds the result.
-pub(super) fn feed_forward(g: &mut GraphBuilder, m: &ModelConfig, x: ValueId, params: &Params) -> ValueId {
+pub(super) fn feed_forward(g: &mut GraphBuilder, dense: &Dense, x: ValueId, params: &Params) -> ValueId {
     let Dims { d, f, .. } = g.dims();
     let up = OpKind::Linear { inputs: d, outputs: f };
     let down = OpKind::Linear { inputs: f, outputs: d };
-    let (hidden, w2) = match (params, m.feed_forward) {
-        (Params::Fused(w13, w2), FeedForward::Gated(act) | FeedForward::Plain(act)) => {
+    let (hidden, w2) = match (params, dense.gating) {
+        (Params::Fused(w13, w2), Gating::Gated(act) | Gating::Plain(act)) => {
             let kind = OpKind::Linear { inputs: d, outputs: 2 * f };
             let both = g.op("feed_forward.w13", kind, &[x], &[*w13], ("h13_BSF", BSFF));
             let elements = 2 * g.elements(both);
@@ -44,7 +44,7 @@ pub(super) fn feed_forward(g: &mut GraphBuilder, m: &ModelConfig, x: ValueId, pa
             g.drop_values(&[act, both, gate, up]);
             (product, vec![*w2])
         }
-        (Params::Own(own), FeedForward::Gated(act)) => {
+        (Params::Own(own), Gating::Gated(act)) => {
             let h1 = g.op("feed_forward.w1", up, &[x], &own.w1, ("h1_BSF", BSF));
             let gate = written_activation(g, act, h1);
             let h3 = g.op("feed_forward.w3", up, &[x], &own.w3, ("h3_BSF", BSF));
@@ -52,7 +52,7 @@ pub(super) fn feed_forward(g: &mut GraphBuilder, m: &ModelConfig, x: ValueId, pa
             g.drop_values(&[gate, h3]);
             (product, own.w2.clone())
         }
-        (Params::Own(own), FeedForward::Plain(act)) => {
+        (Params::Own(own), Gating::Plain(act)) => {
             let h1 = g.op("feed_forward.w1", up, &[x], &own.w1, ("h1_BSF", BSF));
             (written_activation(g, act, h1), own.w2.clone())
         }

@@ -99,19 +99,19 @@ fn sizes(row: &Row, keys: &Gathered) -> Option<Sizes> {
     let (width, heads) = (at("model.hidden", m.hidden), at("model.heads", m.n_heads).filter(|heads| *heads > 0));
     // Other sizes may be those of a model of its family.
     let alike = |named: &ModelConfig| {
-        width.is_none_or(|width| width == named.width) && heads.is_none_or(|heads| heads == named.heads)
+        width.is_none_or(|width| width == named.width) && heads.is_none_or(|heads| heads == named.heads())
     };
     let named = named.filter(alike);
     let or_named = |stated: Option<u64>, own: fn(&ModelConfig) -> u64| stated.or(named.as_ref().map(own));
-    let (width, heads) = (or_named(width, |named| named.width)?, or_named(heads, |named| named.heads));
-    let groups = at("model.kv_heads", or_named(m.n_kv_heads, |named| named.kv_heads)).zip(heads);
-    let head = or_named(m.head_dim, |named| named.head_dim).or(heads.map(|heads| width / heads));
+    let (width, heads) = (or_named(width, |named| named.width)?, or_named(heads, |named| named.heads()));
+    let groups = at("model.kv_heads", or_named(m.n_kv_heads, |named| named.kv_heads())).zip(heads);
+    let head = or_named(m.head_dim, |named| named.head_dim()).or(heads.map(|heads| width / heads));
     Some(Sizes {
-        layers: at("model.layers", or_named(m.n_layers, |named| named.layers))?,
+        layers: at("model.layers", or_named(m.n_layers, |named| named.layers.count()))?,
         width,
         heads_width: head.zip(heads).map_or(width, |(head, heads)| head.saturating_mul(heads)),
         kv_width: groups.zip(head).map_or(width, |((groups, _), head)| head.saturating_mul(groups)),
-        ffn: at("model.ffn", or_named(m.ffn, |named| named.ffn))?,
+        ffn: at("model.ffn", or_named(m.ffn, |named| named.feed_forward_width()))?,
         vocab: at("model.vocab", or_named(m.vocab, |named| named.vocab))?,
         sequence: at("batch.sequence", row.sequence())?,
     })

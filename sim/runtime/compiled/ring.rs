@@ -15,8 +15,9 @@
 //! Without balance (`context_parallel_load_balancer`: torchtitan 0.2.2's, PyTorch's `_cp_options.enable_load_balance`) rank r has
 //! the r-th share of the sequence: the last computes c − ½ steps' worth where balanced ones compute c/2, and the others wait.
 
-use super::rotation::{Method, Rotation};
+use super::rotation::Rotation;
 use crate::model::graph::{Graph, Op};
+use crate::plan::torch::Method;
 use crate::program::{
     AttentionShape, Category, Collective, Comm, DType, Direction, Dispatch, MemoryKind, Transfer, Work,
 };

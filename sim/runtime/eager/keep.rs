@@ -2,6 +2,7 @@
 
 use crate::model::graph::Graph;
 pub use crate::model::operators::Saved;
+pub use crate::plan::eager::SavedOps;
 
 /// Which forward operators' results a checkpointed block keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,22 +16,7 @@ pub enum Keep {
     Saved(SavedOps),
 }
 
-/// A set of [`Saved`] operators.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SavedOps(u8);
-
 impl SavedOps {
-    /// The set with one more.
-    #[must_use]
-    pub fn with(self, op: Saved) -> SavedOps {
-        SavedOps(self.0 | 1 << op as u8)
-    }
-
-    /// Whether an operator is in it.
-    pub fn has(self, op: Saved) -> bool {
-        self.0 & 1 << op as u8 != 0
-    }
-
     /// Whether it keeps an operator's result: all of it, needed or not.
     pub(super) fn keeps(self, graph: &Graph, index: usize) -> bool {
         match graph.ops[index].row().policy {
@@ -39,4 +25,13 @@ impl SavedOps {
             Some(saved) => self.has(saved),
         }
     }
+}
+
+/// How a forward runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Autograd saves what backward needs.
+    Train,
+    /// Under activation checkpointing: nothing is saved but what the policy keeps.
+    Checkpoint(Keep),
 }

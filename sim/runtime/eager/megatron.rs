@@ -33,8 +33,8 @@ pub(super) mod second_run;
 mod tools;
 pub mod vocabulary_parallel;
 
-pub use context::{Context, Heads, Parts, Ring, WAYS, Way};
-pub use dispatch::{DISPATCHERS, exchanges_rows};
+pub use context::{Context, Heads, Ring};
+pub use dispatch::exchanges_rows;
 pub use dispatcher::{Dispatcher, ExpertParallel, Routing, Stage};
 pub use left::Later;
 

@@ -1,9 +1,9 @@
 //! RMSNorm and LayerNorm as one kernel each way: whose, and the backward.
 
 use super::frame::Node;
-use super::settings::LayerNorm;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op, OpKind};
+use crate::plan::eager::LayerNorm;
 use crate::program::{Dispatch, MemoryKind};
 
 /// Rows above which a narrow norm's parameter gradients are summed in two steps, and the rows of one first sum

@@ -1,16 +1,7 @@
 //! Values kept in the host's memory until backward needs them, and where their copies run (`sending.rs`).
 
 use super::storage::Storage;
-use crate::program::{EventId, StreamId};
-
-/// Where the copies run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Offload {
-    /// In the default stream.
-    DefaultStream,
-    /// In a stream of their own.
-    OwnStream(StreamId),
-}
+use crate::program::EventId;
 
 /// A value sent to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

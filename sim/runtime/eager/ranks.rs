@@ -1,7 +1,7 @@
 //! The ranks with which a rank exchanges: communicators, streams, and what they share.
 
-use super::megatron::Dispatcher;
 use crate::model::graph::ValueId;
+use crate::plan::megatron::TokenDispatcher;
 use crate::program::{GroupId, StreamId};
 
 /// The tensor-parallel communicator and the stream of its collectives.
@@ -66,7 +66,7 @@ pub struct UserBuffers {
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertRanks {
     /// How they do.
-    pub dispatcher: &'static Dispatcher,
+    pub dispatcher: TokenDispatcher,
     /// The ranks that experts are distributed over.
     pub exchange: Option<(GroupId, StreamId)>,
     /// Those that share an expert.

@@ -7,8 +7,9 @@
 //! stream's pool) when the recompute asks for it. Sources: `torchtune/training/_activation_offloading.py` (two streams),
 //! `prime_rl/utils/act_offloading.py` (one).
 
-use super::offload::{Offload, Sent};
+use super::offload::Sent;
 use super::{COMPUTE, Eager, Storage};
+use crate::plan::eager::Offload;
 use crate::program::{Category, Dispatch, StreamId, Work};
 use crate::units::Bytes;
 

@@ -7,8 +7,8 @@ use super::casts::Autocast;
 use super::framework::{InternEvo, Megatron, Nanotron, Torch};
 use super::offload::Stash;
 use super::ranks::{TensorGroup, Ulysses};
-use super::settings::Settings;
 use super::storage::{COMPUTE, Leaves, Storages};
+use crate::plan::eager::Settings;
 use crate::program::{Builder, Category, StreamId};
 
 /// An operator of a graph.

@@ -35,8 +35,8 @@ mod unshard;
 
 use std::collections::VecDeque;
 
-use super::config::{Fsdp, One, Version};
 use super::group::Group;
+use crate::plan::torch::fsdp::{Fsdp, One, Version};
 use crate::program::{EventId, StreamId};
 use handle::Handle;
 

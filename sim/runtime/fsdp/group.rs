@@ -1,6 +1,6 @@
 //! One parameter group: the parameters that are gathered and reduced together.
 
-use super::config::{MixedPrecision, Reshard};
+use crate::plan::torch::fsdp::{MixedPrecision, Reshard};
 use crate::program::{BufferId, DType, EventId, GroupId, ScopeId};
 use crate::runtime::optimizer::param::{Owned, Role, Shape};
 

@@ -2,9 +2,9 @@
 //!
 //! A training step calls these; with FSDP1 each hands over to its like in [`super::flat`].
 
-use super::config::{Fsdp, Version};
 use super::flat;
 use super::group::{Group, Place, ShardedParam, State, Training};
+use crate::plan::torch::fsdp::{Fsdp, Version};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::ops::Range;

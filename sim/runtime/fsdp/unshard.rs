@@ -1,7 +1,8 @@
 //! Gathering a group's parameters: `unshard`, `wait_for_unshard`, `reshard` (`_fsdp_param_group.py`).
 
 use super::group::{AllGatherResult, Narrow, ShardedParam, State, Training};
-use super::{ALL_GATHER, COPY_IN, config::Reshard, float8, hooks::Run};
+use super::{ALL_GATHER, COPY_IN, float8, hooks::Run};
+use crate::plan::torch::fsdp::Reshard;
 use crate::program::{Category, Collective, Comm, Dispatch, MemoryKind, Work};
 use crate::runtime::eager::COMPUTE;
 use crate::units::Bytes;

@@ -2,14 +2,14 @@
 //!
 //! Parameters are registered in the order of its modules: attention's two linears, the norms, the feed-forward's three.
 
-use crate::model::Activation;
 use crate::model::block;
 use crate::model::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
 use crate::model::internlm::InternLmOp;
 use crate::model::megatron::{Bias, MegatronOp, Reads};
 use crate::model::tensor::TensorParallel;
+use crate::model::{Activation, Attention, Layer};
 use crate::program::DType;
-use crate::runtime::megatron::{Job, Modules, Recompute};
+use crate::runtime::megatron::{Modules, Recompute, Split};
 
 const BS: &[Axis] = &[Axis::B, Axis::S];
 const SS: &[Axis] = &[Axis::S, Axis::S];
@@ -20,14 +20,14 @@ const BSNH: &[Axis] = &[Axis::B, Axis::S, Axis::N, Axis::H];
 const BSQH: &[Axis] = &[Axis::B, Axis::S, Axis::Q, Axis::H];
 
 /// InternLM's own.
-pub const MODULES: Modules = Modules { embedding, block: |job, _| block(job), head };
+pub const MODULES: Modules = Modules { embedding, block, head };
 
-fn dims(job: &Job) -> Dims {
+fn dims(job: &Split) -> Dims {
     let tensor = TensorParallel { ranks: u64::from(job.mesh.tp), sequence: false, loss: true, asynchronous: false };
     block::dims(&job.model, job.batch, job.seq, tensor)
 }
 
-fn builder(job: &Job, name: &'static str, input: (&'static str, &'static [Axis])) -> (GraphBuilder, ValueId, Dims) {
+fn builder(job: &Split, name: &'static str, input: (&'static str, &'static [Axis])) -> (GraphBuilder, ValueId, Dims) {
     let dims = dims(job);
     let (g, x) = GraphBuilder::new(name, dims, job.dtype, (input.0, input.1, job.dtype));
     (g, x, dims)
@@ -44,16 +44,16 @@ fn linear(inputs: u64, outputs: u64, reads: Reads, biased: bool) -> OpKind {
 }
 
 /// The embedding. Inputs: tokens, positions.
-fn embedding(job: &Job) -> Graph {
+fn embedding(job: &Split) -> Graph {
     let (mut g, tokens, dims) = builder(job, "embedding", ("tokens_BS", BS));
     g.input("positions_BS", BS, job.dtype);
-    let table = g.param("word_embeddings.weight", job.model.vocab, dims.d / dims.tensor.ranks);
+    let table = g.table("word_embeddings.weight", job.model.vocab, dims.d / dims.tensor.ranks);
     let out = g.op("embedding", OpKind::InternLm(InternLmOp::Embed), &[tokens], &[table], ("h_BSD", BSD));
     g.finish(out)
 }
 
 /// `PackedFlashBaseLayer1D`. Inputs: the hidden state, a mask that it does not read.
-fn block(job: &Job) -> Graph {
+fn block(job: &Split, layer: &Layer) -> Graph {
     let (mut g, x, dims) = builder(job, "layers", ("h_BSD", BSD));
     g.input("mask_SS", SS, job.dtype);
     let Dims { d, n, h, f, .. } = dims;
@@ -62,9 +62,11 @@ fn block(job: &Job) -> Graph {
         params.extend(bias.map(|bias| g.param(bias, rows, 1)));
         params
     };
-    let bias = |on: bool, name| on.then_some(name);
-    let qkv = params(&mut g, "mixer.Wqkv.weight", bias(job.model.qkv_bias, "mixer.Wqkv.bias"), 3 * n * h, d);
-    let out = params(&mut g, "mixer.out_proj.weight", bias(job.model.output_bias, "mixer.out_proj.bias"), d, n * h);
+    let bias = |on: fn(&Attention) -> bool, name| layer.mixer.attention().is_some_and(on).then_some(name);
+    let qkv_bias = bias(|attention| attention.qkv_bias, "mixer.Wqkv.bias");
+    let qkv = params(&mut g, "mixer.Wqkv.weight", qkv_bias, 3 * n * h, d);
+    let out_bias = bias(|attention| attention.output_bias, "mixer.out_proj.bias");
+    let out = params(&mut g, "mixer.out_proj.weight", out_bias, d, n * h);
     let [norm1, norm2] = ["norm1.weight", "norm2.weight"].map(|name| g.param(name, d, 1));
     let [w1, w2] = ["mlp.w1.weight", "mlp.w2.weight"].map(|name| g.param(name, f, d));
     let w3 = g.param("mlp.w3.weight", d, f);
@@ -116,11 +118,11 @@ fn summed(
 }
 
 /// Norm, head and loss. Inputs: the hidden state, the labels.
-fn head(job: &Job) -> Graph {
+fn head(job: &Split) -> Graph {
     let (mut g, x, dims) = builder(job, "head", ("h_BSD", BSD));
     g.input("labels_BS", BS, DType::Fp32);
     let norm = g.param("norm.weight", dims.d, 1);
-    let weight = g.param("head.weight", dims.v, dims.d);
+    let weight = g.table("head.weight", dims.v, dims.d);
     let kind = OpKind::InternLm(InternLmOp::Norm { adds: false, recompute: false });
     let hn = g.op("norm", kind, &[x], &[norm], ("xn_BSD", BSD));
     let logits = g.op("head", linear(dims.d, dims.v, copied(dims), false), &[hn], &[weight], ("logits_BSV", BSV));

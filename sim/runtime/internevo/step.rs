@@ -5,22 +5,22 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::blocks::MODULES;
-use super::job::Job;
 use super::owners::Owners;
 use super::zero::{Buckets, Groups, Hooks, STREAMS, TENSOR, Zero, drain, read_back};
+use crate::plan::internevo::InternEvoPlan;
 use crate::program::builder::Section;
 use crate::program::{Budget, Builder, Category, Dispatch, Mark, Pass, Program};
 use crate::runtime::eager::framework::InternEvo;
 use crate::runtime::eager::{COMPUTE, Eager, FrameworkState, Storage, TensorGroup};
-use crate::runtime::megatron::{Chunk, Ends, LossReport};
+use crate::runtime::megatron::{Around, Chunk, Ends, LossReport};
 use crate::units::Bytes;
 
 /// The program of the rank that owns most.
-pub(super) fn program(job: &Job, budget: &Budget) -> Program {
+pub(super) fn program(job: &InternEvoPlan, budget: &Budget) -> Program {
     let split = &job.split;
     let mut program = Builder::within(budget, split.mesh.ranks(), &STREAMS);
     let groups = Groups::new(&mut program, job);
-    let chunk = Chunk::of(&MODULES, split, Ends::BOTH, 0..split.model.layers, 0);
+    let chunk = Chunk::of(&MODULES, (split, Around::NOTHING), Ends::BOTH, 0..split.model.layers.count(), 0);
     let sizes: Vec<u64> = chunk.params().iter().map(|param| param.elements).collect();
     let owners = Owners::of(&sizes, job.zero1);
     let own = owners.params[owners.largest()].clone();
@@ -32,8 +32,8 @@ pub(super) fn program(job: &Job, budget: &Budget) -> Program {
     let internevo = InternEvo { tensor, hooks: Box::new(Hooks(Rc::clone(&buckets))) };
     let mut eager = Eager::new(program, split.eager(), params, FrameworkState::InternEvo(internevo));
     zero.setup(&mut eager.program);
-    let table = split.seq * split.model.head_dim / 2 * split.dtype.bytes();
-    for _ in 0..2 * split.model.layers {
+    let table = split.seq * split.model.head_dim() / 2 * split.dtype.bytes();
+    for _ in 0..2 * split.model.layers.count() {
         eager.program.alloc(Bytes(table), COMPUTE, Category::Buffer, "rotary tables");
     }
     eager.program.section(Section::Step);
@@ -49,7 +49,7 @@ pub(super) fn program(job: &Job, budget: &Budget) -> Program {
 }
 
 struct Run<'j> {
-    job: &'j Job,
+    job: &'j InternEvoPlan,
     chunk: Chunk,
     eager: Eager,
     buckets: Rc<RefCell<Buckets>>,

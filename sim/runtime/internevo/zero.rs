@@ -4,8 +4,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::job::Job;
 use super::owners::Owners;
+use crate::plan::internevo::InternEvoPlan;
 use crate::program::{
     BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work,
 };
@@ -31,7 +31,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    pub(super) fn new(program: &mut Builder, job: &Job) -> Groups {
+    pub(super) fn new(program: &mut Builder, job: &InternEvoPlan) -> Groups {
         let mesh = job.split.mesh;
         Groups {
             tensor: program.add_group(mesh.tensor()),
@@ -58,7 +58,7 @@ pub(super) struct Buckets {
 }
 
 impl Buckets {
-    pub(super) fn new(job: &Job, sizes: Vec<u64>, groups: Groups) -> Buckets {
+    pub(super) fn new(job: &InternEvoPlan, sizes: Vec<u64>, groups: Groups) -> Buckets {
         let (dtype, several) = (job.split.dtype, job.split.mesh.dp > 1);
         let most = job.bucket;
         Buckets { sizes, most, dtype, data: groups.data, several, waiting: vec![], elements: 0, reducing: false }
@@ -137,7 +137,7 @@ pub(super) struct Zero {
 }
 
 impl Zero {
-    pub(super) fn new(job: &Job, sizes: &[u64], owners: &Owners, groups: Groups) -> Zero {
+    pub(super) fn new(job: &InternEvoPlan, sizes: &[u64], owners: &Owners, groups: Groups) -> Zero {
         let own: Vec<u64> = owners.params[owners.largest()].iter().map(|&param| sizes[param]).collect();
         let mesh = job.split.mesh;
         Zero {

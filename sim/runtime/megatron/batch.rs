@@ -14,7 +14,7 @@
 //! that crosses from the host. Copies are from pinned memory, but for `broadcast_data`'s. Ranks that share a sequence take
 //! their rows of what was read (`get_batch_on_this_cp_rank`, for 0.5 and 0.16 as 0.14 to 0.16 have it). Loaders are always ahead.
 
-use super::job::Loader;
+use crate::plan::megatron::Loader;
 use crate::program::{Category, Collective, Comm, DType, Dispatch, MemoryKind, Work};
 use crate::runtime::eager::{Eager, Storage};
 use crate::units::Bytes;

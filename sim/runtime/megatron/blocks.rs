@@ -5,13 +5,13 @@
 
 use super::builder::{BLD, Modules, NormAndLinear, PROJ, RowLinear, SS, modules};
 use super::experts;
-use super::job::{Core, Job, Recompute};
 use super::latent;
-use super::modules::Kind;
 use crate::model::graph::{Axis, Dims, Graph, OpKind, ValueId};
 use crate::model::latent::LatentAttention;
+use crate::model::layer;
 use crate::model::megatron::{Bias, MegatronOp};
-use crate::model::{Activation, FeedForward, Position};
+use crate::model::{Activation, FeedForward, Gating, Layer, Mixer, Position};
+use crate::plan::megatron::{Core, Recompute, Split};
 
 const BSF: &[Axis] = &[Axis::S, Axis::B, Axis::F];
 const BSNH: &[Axis] = &[Axis::S, Axis::B, Axis::N, Axis::H];
@@ -19,11 +19,11 @@ const BSKH: &[Axis] = &[Axis::S, Axis::B, Axis::K, Axis::H];
 const BSQH: &[Axis] = &[Axis::S, Axis::B, Axis::Q, Axis::H];
 
 /// One block. Inputs: the hidden state, the attention mask.
-pub(super) fn block(job: &Job, kind: Kind) -> Graph {
+pub(super) fn block(job: &Split, layer: &Layer) -> Graph {
     let (mut m, x) = modules(job, "layers", ("h_LBD", BLD));
     let mask = m.g.input("mask_SS", SS, job.dtype);
-    let params = block_params(&mut m, kind);
-    let out = block_of(&mut m, [x, mask], (kind, &params));
+    let params = block_params(&mut m, layer);
+    let out = block_of(&mut m, [x, mask], (layer, &params));
     m.g.finish(out)
 }
 
@@ -36,23 +36,20 @@ pub(super) struct BlockParams {
 }
 
 /// Whether the feed-forward is gated, its activation, and the width of what it multiplies with first.
-fn feed_forward(m: &Modules) -> (bool, Activation, u64) {
-    match m.job.model.feed_forward {
-        FeedForward::Gated(activation) => (true, activation, 2 * m.dims.f),
-        FeedForward::Plain(activation) => (false, activation, m.dims.f),
-    }
+fn feed_forward(m: &Modules, gating: Gating) -> (bool, Activation, u64) {
+    let gated = matches!(gating, Gating::Gated(_));
+    (gated, gating.activation(), gating.ups() * m.dims.f)
 }
 
 /// Registers a block's parameters.
-pub(super) fn block_params(m: &mut Modules, kind: Kind) -> BlockParams {
+pub(super) fn block_params(m: &mut Modules, layer: &Layer) -> BlockParams {
     let Dims { d, f, .. } = m.dims;
-    let (model, engine, wide) = (&m.job.model, m.engine(), feed_forward(m).2);
-    let bias = |on: bool, name| on.then_some(name);
-    let attend = match model.latent {
-        Some(latent) => Attend::Latent(latent, latent::params(m, latent)),
-        None => Attend::Plain(plain_params(m)),
+    let (engine, bias) = (m.engine(), |on: bool, name| on.then_some(name));
+    let attend = match &layer.mixer {
+        Mixer::Attention(attention) => Attend::Plain(*attention, plain_params(m, attention)),
+        Mixer::Latent(latent) => Attend::Latent(*latent, latent::params(m, *latent)),
     };
-    let mixture = kind.experts.then(|| experts::params(m)).flatten();
+    let mixture = layer.experts().map(|experts| experts::params(m, experts));
     let norm = if mixture.is_some() {
         vec![]
     } else if engine {
@@ -60,22 +57,23 @@ pub(super) fn block_params(m: &mut Modules, kind: Kind) -> BlockParams {
     } else {
         m.norm_params("pre_mlp_layernorm.weight", "pre_mlp_layernorm.bias")
     };
-    let dense = mixture.is_none().then(|| {
-        let fc1 = m.linear_params("mlp.linear_fc1.weight", bias(model.ffn_bias, "mlp.linear_fc1.bias"), wide, d);
-        [fc1, m.linear_params("mlp.linear_fc2.weight", bias(model.ffn_bias, "mlp.linear_fc2.bias"), d, f)]
+    let dense = layer.dense().map(|dense| {
+        let wide = feed_forward(m, dense.gating).2;
+        let fc1 = m.linear_params("mlp.linear_fc1.weight", bias(dense.bias, "mlp.linear_fc1.bias"), wide, d);
+        [fc1, m.linear_params("mlp.linear_fc2.weight", bias(dense.bias, "mlp.linear_fc2.bias"), d, f)]
     });
     BlockParams { attend, mixture, norm, dense }
 }
 
 /// A block's operators on the hidden state, under a mask.
-pub(super) fn block_of(m: &mut Modules, [x, mask]: [ValueId; 2], (kind, params): (Kind, &BlockParams)) -> ValueId {
-    let (again, first) = (m.job.block.again, m.g.ops());
+pub(super) fn block_of(m: &mut Modules, [x, mask]: [ValueId; 2], (layer, params): (&Layer, &BlockParams)) -> ValueId {
+    let (again, first) = (m.job.block.recompute_modules, m.g.ops());
     let (attended, held, bias) = match &params.attend {
         Attend::Latent(latent, params) => {
             let (out, xn) = latent::attention(m, *latent, [x, mask], params);
             (out, vec![xn], None)
         }
-        Attend::Plain(params) => plain_attention(m, [x, mask], params, kind.window),
+        Attend::Plain(sizes, params) => plain_attention(m, [x, mask], params, sizes),
     };
     // Transformer Engine's norms are parts of its linears, but before latent attention.
     let alone = !m.engine() || matches!(params.attend, Attend::Latent(..));
@@ -86,14 +84,14 @@ pub(super) fn block_of(m: &mut Modules, [x, mask]: [ValueId; 2], (kind, params):
     m.g.drop_values(&[attended]);
     m.g.drop_values(&held);
 
-    if let Some(mixture) = &params.mixture {
-        let mixed = experts::mixture(m, h1, mixture);
+    if let (FeedForward::Experts(experts), Some(mixture)) = (&layer.feed_forward, &params.mixture) {
+        let mixed = experts::mixture(m, h1, (experts, mixture));
         let out = m.residual("mlp_bda", mixed, h1, None);
         m.g.drop_values(&[mixed, h1]);
         return out;
     }
     let [fc1, fc2] = params.dense.as_ref().expect("a block is dense or has experts");
-    let (gated, activation, wide) = feed_forward(m);
+    let (gated, activation, wide) = feed_forward(m, layer.feed_forward.gating());
     let (norm, f) = (m.g.ops(), m.dims.f);
     let (up, hn) = m.up(
         h1,
@@ -129,7 +127,7 @@ pub(super) fn block_of(m: &mut Modules, [x, mask]: [ValueId; 2], (kind, params):
 
 /// Attention of a block and its parameters.
 enum Attend {
-    Plain(PlainParams),
+    Plain(layer::Attention, PlainParams),
     Latent(LatentAttention, latent::Params),
 }
 
@@ -142,21 +140,20 @@ struct PlainParams {
     heads: Vec<usize>,
 }
 
-fn plain_params(m: &mut Modules) -> PlainParams {
+fn plain_params(m: &mut Modules, attention: &layer::Attention) -> PlainParams {
     let Dims { d, n, k, h, .. } = m.dims;
-    let model = &m.job.model;
     let bias = |on: bool, name| on.then_some(name);
-    let proj_bias = bias(model.output_bias, "self_attention.linear_proj.bias");
-    let qkv_bias = bias(model.qkv_bias, "self_attention.linear_qkv.bias");
+    let proj_bias = bias(attention.output_bias, "self_attention.linear_proj.bias");
+    let qkv_bias = bias(attention.qkv_bias, "self_attention.linear_qkv.bias");
     // Transformer Engine's linears have the norms before them as parts of theirs.
     let ln1 = (!m.engine()).then(|| m.norm_params("input_layernorm.weight", "input_layernorm.bias"));
-    let sinks = model.sinks.then(|| m.g.param("self_attention.core_attention.softmax_offset", n, 1));
+    let sinks = attention.sinks.then(|| m.g.param("self_attention.core_attention.softmax_offset", n, 1));
     let proj = m.linear_params("self_attention.linear_proj.weight", proj_bias, d, n * h);
     let ln1 = ln1.unwrap_or_else(|| {
         m.norm_params("self_attention.linear_qkv.layer_norm_weight", "self_attention.linear_qkv.layer_norm_bias")
     });
     let qkv = m.linear_params("self_attention.linear_qkv.weight", qkv_bias, (n + 2 * k) * h, d);
-    let heads = heads_norms(m);
+    let heads = heads_norms(m, attention);
     PlainParams { ln1, sinks, proj, qkv, heads }
 }
 
@@ -166,9 +163,9 @@ fn plain_attention(
     m: &mut Modules,
     [x, mask]: [ValueId; 2],
     PlainParams { ln1, sinks, proj, qkv, heads }: &PlainParams,
-    window: Option<u64>,
+    sizes: &layer::Attention,
 ) -> (ValueId, Vec<ValueId>, Option<usize>) {
-    let added = if m.job.model.qkv_bias { Bias::Added } else { Bias::Apart };
+    let added = if sizes.qkv_bias { Bias::Added } else { Bias::Apart };
     let (mixed, xn) = m.up(
         x,
         NormAndLinear {
@@ -180,7 +177,7 @@ fn plain_attention(
             shape: BSQH,
         },
     );
-    let (context, mut held) = attention(m, (mixed, mask), (heads, *sinks), window);
+    let (context, mut held) = attention(m, (mixed, mask), (heads, *sinks), sizes.window);
     held.extend([mixed, context]);
     let attended = m.row_linear(
         context,
@@ -190,9 +187,9 @@ fn plain_attention(
 }
 
 /// Norms of queries and of keys, head by head, where the model has them (`--qk-layernorm`).
-fn heads_norms(m: &mut Modules) -> Vec<usize> {
+fn heads_norms(m: &mut Modules, attention: &layer::Attention) -> Vec<usize> {
     let names = ["self_attention.q_layernorm.weight", "self_attention.k_layernorm.weight"];
-    let norms = if m.job.model.qk_norm.is_some() { &names[..] } else { &[] };
+    let norms = if attention.qk_norm.is_some() { &names[..] } else { &[] };
     norms.iter().map(|name| m.g.param(name, m.dims.h, 1)).collect()
 }
 

@@ -1,12 +1,12 @@
 //! What writes modules down as operators, with what several of them have: norms, linears, residuals, logits and losses
 //! (`core/tensor_parallel/layers.py`, `core/models/gpt/gpt_model.py`, 0.16.1).
 
-use super::job::{Implementation, Job};
 use crate::model::Norm;
 use crate::model::block;
 use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
 use crate::model::megatron::{Bias, MegatronOp, Reads};
 use crate::model::tensor::TensorParallel;
+use crate::plan::megatron::{Implementation, Split};
 use crate::program::DType;
 
 /// Attention's projection.
@@ -19,7 +19,7 @@ pub(super) const BLD: &[Axis] = &[Axis::L, Axis::B, Axis::D];
 const BSV: &[Axis] = &[Axis::S, Axis::B, Axis::V];
 
 /// The sizes of a rank's part of a micro-batch.
-pub(super) fn dims(job: &Job) -> Dims {
+pub(super) fn dims(job: &Split) -> Dims {
     let tp = u64::from(job.mesh.tp);
     let tensor =
         TensorParallel { ranks: tp, sequence: job.sequence_parallel && tp > 1, loss: true, asynchronous: false };
@@ -30,7 +30,7 @@ pub(super) fn dims(job: &Job) -> Dims {
 /// A builder with what is asked of the job again and again.
 pub(super) struct Modules<'a> {
     pub(super) g: GraphBuilder,
-    pub(super) job: &'a Job,
+    pub(super) job: &'a Split,
     pub(super) dims: Dims,
 }
 
@@ -73,7 +73,7 @@ impl Modules<'_> {
 
     pub(super) fn norm_params(&mut self, weight: &'static str, bias: &'static str) -> Vec<usize> {
         let mut params = vec![self.g.param(weight, self.dims.d, 1)];
-        if self.job.model.norm == (Norm::Layer { bias: true }) {
+        if self.job.model.norms().kind == (Norm::Layer { bias: true }) {
             params.push(self.g.param(bias, self.dims.d, 1));
         }
         params
@@ -84,7 +84,7 @@ impl Modules<'_> {
             return self.megatron(module, MegatronOp::Norm, &[input], params, ("xn_LBD", BLD));
         }
         let rows = self.dims.local_tokens();
-        let kind = match self.job.model.norm {
+        let kind = match self.job.model.norms().kind {
             Norm::Rms => OpKind::RmsNorm { rows },
             Norm::Layer { .. } => OpKind::LayerNorm { rows },
         };
@@ -205,7 +205,7 @@ impl Modules<'_> {
 
 /// A builder of a graph whose first input is this; and that input.
 pub(super) fn modules<'a>(
-    job: &'a Job,
+    job: &'a Split,
     name: &'static str,
     input: (&'static str, &'static [Axis]),
 ) -> (Modules<'a>, ValueId) {

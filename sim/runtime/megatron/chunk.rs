@@ -1,6 +1,7 @@
 //! One model chunk: a virtual stage on a pipeline rank, forward and backward of one micro-batch
 //! (`core/pipeline_parallel/schedules.py`, `forward_step`, `backward_step`; `core/transformer/transformer_block.py`).
 
+mod around;
 mod backward;
 pub(super) mod combined;
 mod frame;
@@ -9,6 +10,7 @@ mod refuses;
 
 use std::ops::Range;
 
+pub use around::Around;
 use frame::{Again, BlocksFrame};
 pub use frame::{ChunkFrame, LossReport};
 
@@ -16,13 +18,13 @@ use super::batch::{Batch, Reading};
 use super::builder;
 use super::ends::{Ends, MODULES};
 use super::experts;
-use super::job::{Core, CudaGraphs, Fp8Recipe, Implementation, Job, Loader, Recompute, Strategy};
 use super::latent;
 use super::layers::Layers;
 use super::modules::Modules;
 use super::mtp;
 use crate::model::Position;
 use crate::model::graph::{Dims, Graph, Param};
+use crate::plan::megatron::{Core, CudaGraphs, Fp8Recipe, Implementation, Loader, MegatronPlan, Recompute, Split};
 use crate::program::{DType, Graphs};
 use crate::runtime::eager::fp8;
 use crate::runtime::eager::main_gradients::Moment;
@@ -42,8 +44,6 @@ const LAYERS: &str = "decoder.layers.";
 const WORDS: &str = "word_embeddings.weight";
 const POSITIONS: &str = "position_embeddings.weight";
 const HEAD: &str = "output_layer.weight";
-/// InternEvo's name of it.
-const INTERNEVO_HEAD: &str = "head.weight";
 
 /// The attention mask among a block's values.
 const MASK: usize = 1;
@@ -52,16 +52,6 @@ const MASK: usize = 1;
 fn multiplies(param: &Param) -> bool {
     let other = [WORDS, POSITIONS, HEAD].contains(&param.name) || param.name.starts_with(experts::ROUTER);
     param.cols > 1 && !other
-}
-
-/// What a parameter is for.
-fn role(param: &Param) -> Role {
-    match param.name {
-        _ if param.cols == 1 => Role::Vector,
-        WORDS | POSITIONS | HEAD | INTERNEVO_HEAD => Role::Table,
-        name if name.starts_with(experts::EXPERT) => Role::Expert,
-        _ => Role::Matrix,
-    }
 }
 
 /// A parameter of a chunk, this rank's part.
@@ -91,7 +81,8 @@ pub struct ChunkParam {
 /// The graphs and parameters of a chunk.
 #[derive(Clone, Debug)]
 pub struct Chunk {
-    job: Job,
+    job: Split,
+    around: Around,
     embedding: Option<Graph>,
     blocks: Layers,
     dims: Dims,
@@ -108,21 +99,22 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// A chunk of the model's blocks `layers`, with its `ends`. Parameters are numbered from `first_param`, in the order of Megatron's modules.
-    pub fn new(job: &Job, ends: Ends, layers: Range<u64>, first_param: usize) -> Chunk {
-        Chunk::of(&MODULES, job, ends, layers, first_param)
+    /// A chunk of the model's blocks `layers`, with its `ends`. Parameters are numbered from `first_param`, in the order of Megatron's
+    /// modules.
+    pub fn new(job: &MegatronPlan, ends: Ends, layers: Range<u64>, first_param: usize) -> Chunk {
+        Chunk::of(&MODULES, (&job.split, Around::of(job)), ends, layers, first_param)
     }
 
     /// A chunk made of a framework's own modules.
     pub fn of(
         modules: &Modules,
-        job: &Job,
+        (job, around): (&Split, Around),
         Ends { first, last }: Ends,
         layers: Range<u64>,
         first_param: usize,
     ) -> Chunk {
         let embedding = first.then(|| (modules.embedding)(job));
-        let ends = !last && !layers.is_empty() && layers.end == job.model.layers && mtp::norm_apart(job);
+        let ends = !last && !layers.is_empty() && layers.end == job.model.layers.count() && mtp::norm_apart(job);
         let head = last.then(|| (modules.head)(job)).or_else(|| ends.then(|| mtp::norm(job)));
         // A stage that predicts further ahead has a copy of the words' table.
         let copied = (last && !first && job.model.predicts_ahead > 0).then(|| (modules.embedding)(job));
@@ -148,7 +140,7 @@ impl Chunk {
             let name = format!("{prefix}{}", param.name);
             let fp8 = multiplies(param) && job.matmuls.fp8().is_some_and(|fp8| fp8.parameters);
             let expert = job.mesh.spreads_experts() && param.name.starts_with(experts::EXPERT);
-            let (elements, shape, role) = (param.elements(), Shape::matrix(param.rows, param.cols), role(param));
+            let (elements, shape, role) = (param.elements(), param.shape, param.role);
             params.push(ChunkParam { name, elements, partial, word_embedding, fp8, expert, shape, role, block });
         };
         for param in embedding.iter().chain(&copied).flat_map(|graph| &graph.params) {
@@ -165,7 +157,7 @@ impl Chunk {
             }
         }
         let first = [first_param, first_param + embeddings + blocks.params().count()];
-        Chunk { job: job.clone(), embedding, blocks, dims, head, last, first, words, params }
+        Chunk { job: job.clone(), around, embedding, blocks, dims, head, last, first, words, params }
     }
 
     /// The parameters, in registration order.
@@ -199,7 +191,7 @@ impl Chunk {
             buffers.push((own * ENGINE_WORKSPACE, "te cublas workspace"));
             buffers.extend([(ENGINE_WORKSPACE, "te cublas workspace")].repeat(grouped));
         }
-        if self.job.gradients.fused_accumulation {
+        if self.around.fused_accumulation {
             let matrices = |graph: &Graph| {
                 let own = |param: &&Param| {
                     // Grouped linears take theirs anew each time, and the router's has none.
@@ -279,7 +271,7 @@ impl Chunk {
         let mut frame = ChunkFrame::default();
         let mut hidden = self.embed(eager, input, batch, &mut frame);
         // The model names what its first block is given until it returns; a block that is no graph holds it all the same.
-        let named = matches!(self.job.graphs, CudaGraphs::Layers(_)).then(|| eager.retain(hidden));
+        let named = matches!(self.around.graphs, CudaGraphs::Layers(_)).then(|| eager.retain(hidden));
         let mut layer = 0;
         while layer < self.blocks.len() {
             let again = self.run_again(layer);
@@ -398,16 +390,10 @@ impl Chunk {
         eager.give(&mut running, MASK, None);
         let out = eager.finish_forward(graph, &mut running);
         eager.reached(Moment::BlockRan(layer));
-        if self.hooks_views() {
+        if self.around.hooks_views {
             eager.lingers_with(out);
         }
         (running, out)
-    }
-
-    /// Whether a block's result is a view, so that a hook can stand on its gradient: around Megatron-FSDP's units
-    /// (`create_custom_backward_hook`).
-    fn hooks_views(&self) -> bool {
-        self.job.fsdp.is_some_and(|fsdp| fsdp.strategy == Strategy::Parameters)
     }
 
     /// Forward of one block, or of some that are run again.
@@ -438,7 +424,7 @@ impl Chunk {
     pub(super) fn batch(&self, eager: &mut Eager) -> Batch {
         // One graph of the whole step reads batches that lie where they lay when it was captured, and are copied there beside
         // the step before (`StaticBufferLoader`).
-        let whole = self.job.graphs == CudaGraphs::Iteration;
+        let whole = self.around.graphs == CudaGraphs::Iteration;
         let before = whole.then(|| eager.program.graphs(Graphs::Replayed));
         let reading = self.reading();
         let loader = if whole { Loader::There } else { reading.loader };
@@ -448,7 +434,8 @@ impl Chunk {
     }
 
     fn reading(&self) -> Reading {
-        let Job { loader, batch: micro, seq, mesh, .. } = self.job;
+        let Split { batch: micro, seq, mesh, .. } = self.job;
+        let loader = self.around.loader;
         // A part of the vocabulary is looked up and compared by every rank.
         let all = self.job.spread().is_some() || self.last && self.job.model.predicts_ahead > 0;
         let ends = [self.embedding.is_some() || all, self.last || all];

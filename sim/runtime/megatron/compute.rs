@@ -3,8 +3,8 @@
 
 use super::chunk::ChunkFrame;
 use super::data::read_back;
-use super::job::Engine;
 use super::state::{Key, Open, Rank, Received};
+use crate::plan::megatron::Engine;
 use crate::program::{Category, Dispatch, Pass, ScopeId};
 use crate::runtime::eager::framework::{Megatron, WeightGradients};
 use crate::runtime::eager::{COMPUTE, Storage};
@@ -55,7 +55,7 @@ impl Rank<'_> {
         self.align_gather();
         self.counts.forwards += 1;
         // In the steady state the schedule repeats itself after a micro-batch, or after a group of them on all chunks.
-        let (ranks, chunks) = (self.job.mesh.pp as usize, self.job.pipeline.virtual_stages as usize);
+        let (ranks, chunks) = (self.job.split.mesh.pp as usize, self.job.split.pipeline.virtual_stages as usize);
         let round = if chunks > 1 { ranks * chunks } else { 1 };
         if self.counts.steady().is_some_and(|steady| steady.is_multiple_of(round)) {
             self.eager.program.begin_round();
@@ -182,7 +182,7 @@ impl Rank<'_> {
     /// The others start when theirs are done, to begin together (`--no-align-grad-reduce` unset).
     fn overlap_reduction(&mut self, chunk: usize) {
         let last = self.counts.backwards + 1 == self.counts.total;
-        let alone = self.job.pipeline.virtual_stages == 1 && self.rank == 0;
+        let alone = self.job.split.pipeline.virtual_stages == 1 && self.rank == 0;
         for data in &self.data {
             let mut data = data.borrow_mut();
             let reduces = (data.overlaps_reduce() && last && alone).then_some(chunk);
@@ -191,14 +191,14 @@ impl Rank<'_> {
     }
 
     pub(super) fn aligns_gather(&self) -> bool {
-        self.job.optimizer.align_gather && self.job.pipeline.virtual_stages > 1
+        self.job.optimizer.align_gather && self.job.split.pipeline.virtual_stages > 1
     }
 
     /// Before a forward: the chunk after the one whose first micro-batch the last pipeline rank has now, as counted from
     /// here, starts its gathering (`forward_step_helper_preprocess`).
     fn align_gather(&mut self) {
         let ahead = self.counts.forwards + self.rank as usize;
-        let round = self.job.mesh.pp as usize;
+        let round = self.job.split.mesh.pp as usize;
         if self.aligns_gather() && ahead.is_multiple_of(round) && ahead / round + 1 < self.chunks.len() && ahead > 0 {
             self.prefetch(ahead / round + 1);
         }
@@ -215,13 +215,13 @@ impl Rank<'_> {
     /// from here, starts its reduction.
     fn start_reductions(&mut self) {
         self.data.iter().for_each(|data| data.borrow_mut().reduces(None));
-        if !self.job.gradients.overlap_reduce || self.job.pipeline.virtual_stages == 1 {
+        if !self.job.gradients.overlap_reduce || self.job.split.pipeline.virtual_stages == 1 {
             return;
         }
         let Some(done) = self.counts.backwards.checked_sub(1 + self.rank as usize) else { return };
         let each = self.counts.total / self.chunks.len();
         // The chunk of a step, in rounds of as many micro-batches as there are ranks; the last round of each chunk ends it.
-        let round = self.job.mesh.pp as usize;
+        let round = self.job.split.mesh.pp as usize;
         let (in_round, chunks) = (done % (round * self.chunks.len()), self.chunks.len());
         let chunk = chunks - 1 - in_round / round;
         let microbatch = done / (round * chunks) * round + in_round % round;

@@ -5,8 +5,8 @@
 //! `overlap_param_gather` the forward's first use of a bucket waits for its gathering and starts the next one's.
 
 use super::buckets::{self, Rules, Slot, Together};
-use super::job::{Engine, Job};
 use super::replicas::Replicas;
+use crate::plan::megatron::{Engine, MegatronPlan};
 use crate::program::{
     Builder, Category, Collective, Comm, DType, Dispatch, EventId, GroupId, MemoryKind, Pass, StreamId, Work,
 };
@@ -93,14 +93,14 @@ impl Data {
     ///
     /// Parameters of experts that are spread over ranks have buckets of their own, reduced over fewer ranks.
     pub fn new(
-        job: &Job,
+        job: &MegatronPlan,
         first_rank: bool,
         experts: bool,
         chunks: &[Vec<Slot>],
         group: GroupId,
         stream: StreamId,
     ) -> Data {
-        let over = if experts { job.mesh.expert_data() } else { job.mesh.data() };
+        let over = if experts { job.split.mesh.expert_data() } else { job.split.mesh.data() };
         let ranks = u64::from(over.size);
         let (mut list, mut place) = (vec![], vec![]);
         for (index, slots) in chunks.iter().enumerate() {
@@ -121,7 +121,7 @@ impl Data {
             group,
             stream,
             ranks,
-            dtype: job.dtype,
+            dtype: job.split.dtype,
             gradients: job.gradients.dtype,
             distributed: job.optimizer.distributed,
             reduces_all: !job.optimizer.distributed || job.engine == Engine::DeepSpeed,

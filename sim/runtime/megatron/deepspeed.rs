@@ -24,19 +24,19 @@ use crate::units::Bytes;
 impl Rank<'_> {
     /// Whether what is passed on is a slice.
     fn sliced(&self) -> bool {
-        self.job.mesh.tp > 1
+        self.job.split.mesh.tp > 1
     }
 
     /// Bytes of a slice.
     fn slice(&self) -> u64 {
-        self.p2p.bytes().0 / u64::from(self.job.mesh.tp)
+        self.p2p.bytes().0 / u64::from(self.job.split.mesh.tp)
     }
 
     /// Bytes of what describes a slice: how many sizes the whole has, those, how many slices, which one, and where each begins
     /// and the last ends (`PartitionedTensor.to_meta`).
     fn meta(&self) -> Bytes {
         let sizes = 1 + 3 + 1 + 1;
-        Bytes((sizes + u64::from(self.job.mesh.tp) + 1) * DType::Int64.bytes())
+        Bytes((sizes + u64::from(self.job.split.mesh.tp) + 1) * DType::Int64.bytes())
     }
 
     /// One send or receive.
@@ -50,7 +50,7 @@ impl Rank<'_> {
             _ => self.input_gradients.remove(&key).expect("what is sent has been computed"),
         };
         let meta = self.sliced().then(|| (self.meta(), DType::Int64));
-        for message in meta.into_iter().chain([(Bytes(bytes), self.job.dtype)]) {
+        for message in meta.into_iter().chain([(Bytes(bytes), self.job.split.dtype)]) {
             self.p2p.call(&mut self.eager.program, end, message);
         }
         let received = Received { storage, event: None };
@@ -72,7 +72,7 @@ impl Rank<'_> {
         if !self.sliced() {
             return;
         }
-        let tokens = Bytes((self.job.seq + 1) * self.job.batch * DType::Int64.bytes());
+        let tokens = Bytes((self.job.split.seq + 1) * self.job.split.batch * DType::Int64.bytes());
         for (bytes, host_reads) in [(Bytes(DType::Int64.bytes()), true), (tokens, false)] {
             self.over_tensor(Collective::Broadcast, bytes, DType::Int64);
             if host_reads {
@@ -101,7 +101,7 @@ impl Rank<'_> {
         self.copy("aten.copy_", slice, slice);
         // A gathering into a list goes through a tensor of the whole.
         let staged = self.eager.storage_as(bytes, category, "all_gather");
-        self.over_tensor(Collective::AllGather, Bytes(bytes), self.job.dtype);
+        self.over_tensor(Collective::AllGather, Bytes(bytes), self.job.split.dtype);
         self.copy("aten.copy_", bytes, bytes);
         self.eager.release(staged);
         let whole = self.eager.storage_as(bytes, category, "aten.clone");

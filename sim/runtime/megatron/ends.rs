@@ -3,12 +3,12 @@
 
 use super::blocks::block;
 use super::builder::{BLD, BS, modules};
-use super::job::Job;
 use super::modules::Modules;
 use super::mtp;
 use crate::model::Position;
 use crate::model::graph::{Axis, Graph, OpKind};
 use crate::model::megatron::MegatronOp;
+use crate::plan::megatron::Split;
 use crate::program::DType;
 
 /// Which ends of the model a chunk has.
@@ -31,30 +31,30 @@ impl Ends {
 pub(super) const MODULES: Modules = Modules { embedding, block, head };
 
 /// The embedding. Inputs: tokens, positions.
-fn embedding(job: &Job) -> Graph {
+fn embedding(job: &Split) -> Graph {
     embedded(job, ("tokens_BS", BS), false)
 }
 
 /// What is left of it where the words are given. Inputs: their rows, positions.
-fn summed_embedding(job: &Job) -> Graph {
+fn summed_embedding(job: &Split) -> Graph {
     embedded(job, ("words_LBD", BLD), true)
 }
 
-fn embedded(job: &Job, input: (&'static str, &'static [Axis]), summed: bool) -> Graph {
+fn embedded(job: &Split, input: (&'static str, &'static [Axis]), summed: bool) -> Graph {
     let (mut m, tokens) = modules(job, "embedding", input);
     let positions = m.g.input("positions_BS", BS, job.dtype);
     let mut params = vec![];
     if !summed {
-        params.push(m.g.param("word_embeddings.weight", m.dims.v, m.dims.d));
+        params.push(m.g.table("word_embeddings.weight", m.dims.v, m.dims.d));
     }
     let learned = match job.model.position {
         Position::Learned { positions } => Some(positions),
         _ => None,
     };
-    params.extend(learned.map(|rows| m.g.param("position_embeddings.weight", rows, m.dims.d)));
+    params.extend(learned.map(|rows| m.g.table("position_embeddings.weight", rows, m.dims.d)));
     let kind = MegatronOp::Embed { learned: learned.is_some(), dropout: job.block.hidden_dropout, summed };
     let mut out = m.megatron("embedding", kind, &[tokens, positions], &params, ("h_LBD", BLD));
-    if job.model.embedding_norm {
+    if job.model.embedding_norm.is_some() {
         let norm = m.norm_params("embedding.norm.weight", "embedding.norm.bias");
         let normed = m.norm("embedding.norm", out, &norm);
         m.g.drop_values(&[out]);
@@ -64,14 +64,14 @@ fn embedded(job: &Job, input: (&'static str, &'static [Axis]), summed: bool) -> 
 }
 
 /// What stands behind the last block: norm, head, the loss of every token, their masked mean.
-fn head(job: &Job) -> Graph {
+fn head(job: &Split) -> Graph {
     if job.model.predicts_ahead > 0 {
         return mtp::head(job);
     }
     let (mut m, x) = modules(job, "head", ("h_LBD", BLD));
     let mask = m.g.input("loss_mask_BS", BS, DType::Fp32);
     let ln = m.norm_params("decoder.final_layernorm.weight", "decoder.final_layernorm.bias");
-    let weight = m.g.param("output_layer.weight", m.dims.v, m.dims.d);
+    let weight = m.g.table("output_layer.weight", m.dims.v, m.dims.d);
     let xn = m.norm("decoder.final_layernorm", x, &ln);
     let logits = m.logits(xn, weight);
     m.g.drop_values(&[xn]);
@@ -83,7 +83,7 @@ fn head(job: &Job) -> Graph {
 
 /// What stands behind the last block where the head is elsewhere: norm, and the result in fp32, which `Float16Module`
 /// hands on from a pipeline's last rank.
-fn last_norm(job: &Job) -> Graph {
+fn last_norm(job: &Split) -> Graph {
     let (mut m, x) = modules(job, "last norm", ("h_LBD", BLD));
     m.g.input("loss_mask_BS", BS, DType::Fp32);
     let ln = m.norm_params("decoder.final_layernorm.weight", "decoder.final_layernorm.bias");
@@ -94,9 +94,9 @@ fn last_norm(job: &Job) -> Graph {
 }
 
 /// A rank's part of a table that pipeline ranks share.
-fn part_of_table(job: &Job, name: &'static str) -> Graph {
+fn part_of_table(job: &Split, name: &'static str) -> Graph {
     let (mut m, x) = modules(job, name, ("h_LBD", BLD));
-    m.g.param(name, m.dims.v / u64::from(job.mesh.pp), m.dims.d);
+    m.g.table(name, m.dims.v / u64::from(job.mesh.pp), m.dims.d);
     m.g.finish(x)
 }
 

@@ -2,14 +2,14 @@
 //! Transformer Engine's grouped linears between a dispatcher's two ways.
 
 use super::builder::{Modules, RowLinear};
-use super::job::{Implementation, Job, Mixture};
 use super::refused::{FP8, FP8_SIZES};
 use crate::model::drawn;
 use crate::model::experts::{Experts, Router, Score};
 use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
 use crate::model::megatron::experts::{Capacity, Choice, Scores};
 use crate::model::megatron::{MegatronOp, Reads, Routed, RoutedOp};
-use crate::model::{Activation, FeedForward};
+use crate::model::{Activation, Gating};
+use crate::plan::megatron::{ExpertCapacity, Implementation, Mixture, Split};
 use crate::program::DType;
 use crate::runtime::Refusal;
 use crate::runtime::eager::{ExpertParallel, Routing, Stage};
@@ -46,10 +46,10 @@ pub(super) struct Params {
 const FP8_ROWS: u64 = 16;
 
 /// What of a job's mixture has no rules here, if anything.
-pub(super) fn refuses(job: &Job) -> Option<Refusal> {
-    let Some(experts) = &job.model.experts else { return None };
+pub(super) fn refuses(job: &Split) -> Option<Refusal> {
+    let Some(experts) = job.model.experts() else { return None };
     let (router, mesh) = (experts.router, job.mesh);
-    let gated = job.model.feed_forward == FeedForward::Gated(Activation::Silu);
+    let gated = experts.gating == Gating::Gated(Activation::Silu);
     let cases = [
         (
             job.block.implementation != Implementation::TransformerEngine,
@@ -85,7 +85,6 @@ pub(super) fn refuses(job: &Job) -> Option<Refusal> {
             Refusal::new("experts-biases-fp32-router", "experts with biases under a router in fp32")
                 .on("megatron.moe_router_fp32"),
         ),
-        (experts.shared > 0 && job.model.ffn_bias, Refusal::new("shared-experts-biases", "shared experts with biases")),
         (
             !experts.shared.is_multiple_of(u64::from(mesh.tp)),
             Refusal::new("shared-experts-width", "shared experts whose width does not divide").on("mesh.tp"),
@@ -109,8 +108,8 @@ pub(super) fn refuses(job: &Job) -> Option<Refusal> {
         (
             job.runs_shared_beside()
                 && (job.combines()
-                    || job.block.again.shared
-                    || !job.mixture.is_some_and(|run| run.dispatcher.overlaps_shared)),
+                    || job.block.recompute_modules.shared
+                    || !job.mixture.is_some_and(|run| run.dispatcher.row().overlaps_shared)),
             Refusal::new(
                 "shared-experts-overlap",
                 "shared experts beside another dispatcher than alltoall, beside another micro-batch, or run again",
@@ -127,18 +126,18 @@ pub(super) fn refuses(job: &Job) -> Option<Refusal> {
         ),
     ];
     let parallel = |capacity| ExpertParallel { ranks: mesh.ep, tensor: mesh.etp, capacity };
-    let dispatcher = || job.mixture.and_then(|run| (run.dispatcher.refuses)(parallel(run.capacity.is_some())));
+    let dispatcher = || job.mixture.and_then(|run| (run.dispatcher.row().refuses)(parallel(run.capacity.is_some())));
     Refusal::first(cases).or_else(dispatcher)
 }
 
 /// How many rows are where: under a load that is not balanced, on the rank that is sent the most.
-fn routed(job: &Job, experts: &Experts, tokens: u64) -> Routed {
+fn routed(job: &Split, experts: &Experts, tokens: u64) -> Routed {
     let (ranks, tensor) = (u64::from(job.mesh.ep), u64::from(job.mesh.etp));
     let local = experts.count / ranks;
     let mut counts = experts.load.tokens_per_expert(experts.count, experts.top_k, tokens);
-    let capacity = job.mixture.and_then(|run| run.capacity).map(|(factor, pads)| {
+    let capacity = job.mixture.and_then(|run| run.capacity).map(|ExpertCapacity { factor, pads }| {
         let even = (tokens * experts.top_k) as f64 / experts.count as f64;
-        Capacity { rows: (even * factor).ceil() as u64, pads }
+        Capacity { rows: (even * factor.get()).ceil() as u64, pads }
     });
     if let Some(Capacity { rows, pads }) = capacity {
         counts.iter_mut().for_each(|count| *count = if pads { rows } else { rows.min(*count) });
@@ -172,9 +171,8 @@ fn routed(job: &Job, experts: &Experts, tokens: u64) -> Routed {
     }
 }
 
-/// Registers the parameters of a mixture, if the model has one.
-pub(super) fn params(m: &mut Modules) -> Option<Params> {
-    let experts = m.job.model.experts.clone()?;
+/// Registers the parameters of a mixture.
+pub(super) fn params(m: &mut Modules, experts: &Experts) -> Params {
     let (d, tensor) = (m.dims.d, u64::from(m.job.mesh.etp));
     let (local, width) = (experts.count / u64::from(m.job.mesh.ep), experts.width / tensor);
     let norm = m.norm_params("pre_mlp_layernorm.weight", "pre_mlp_layernorm.bias");
@@ -182,7 +180,7 @@ pub(super) fn params(m: &mut Modules) -> Option<Params> {
     if experts.router.bias {
         router.push(m.g.param("mlp.router.bias", experts.count, 1));
     }
-    let mut each = |name, rows, cols| (0..local).map(|_| m.g.param(name, rows, cols)).collect::<Vec<_>>();
+    let mut each = |name, rows, cols| (0..local).map(|_| m.g.expert(name, rows, cols)).collect::<Vec<_>>();
     let mut fc1 = each("mlp.experts.linear_fc1.weight", 2 * width, d);
     if experts.bias {
         fc1.extend(each("mlp.experts.linear_fc1.bias", 2 * width, 1));
@@ -194,17 +192,16 @@ pub(super) fn params(m: &mut Modules) -> Option<Params> {
         let up = m.g.param("mlp.shared_experts.linear_fc1.weight", 2 * wide / tp, d);
         [up, m.g.param("mlp.shared_experts.linear_fc2.weight", d, wide / tp)]
     });
-    Some(Params { norm, router, fc1, fc2, biases, shared })
+    Params { norm, router, fc1, fc2, biases, shared }
 }
 
 /// The mixture on the hidden state before its norm.
-pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
-    let experts = m.job.model.experts.clone().expect("a mixture has experts");
+pub(super) fn mixture(m: &mut Modules, x: ValueId, (experts, params): (&Experts, &Params)) -> ValueId {
     let run = m.job.mixture.expect("a job of a model with experts says how they are run");
     let (d, tensor, compute) = (m.dims.d, u64::from(m.job.mesh.etp), m.g.compute());
-    let (routed, width) = (routed(m.job, &experts, m.dims.local_tokens()), experts.width / tensor);
+    let (routed, width) = (routed(m.job, experts, m.dims.local_tokens()), experts.width / tensor);
     let weighs = if run.fp32_router { DType::Fp32 } else { compute };
-    let (again, norm) = (m.job.block.again, m.g.ops());
+    let (again, norm) = (m.job.block.recompute_modules, m.g.ops());
     let xn = m.norm("pre_mlp_layernorm", x, &params.norm);
     let first = m.g.ops();
     let overlaps = m.job.runs_shared_beside();
@@ -273,7 +270,7 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
     };
     let mut stage = params.shared.map(|params| beside(m, (params, experts.shared)));
     let stage = stage.as_mut().filter(|_| overlaps).map(|stage| stage as &mut _);
-    let routed = (run.dispatcher.write)(&mut m.g, &routing, &mut each, stage);
+    let routed = (run.dispatcher.row().write)(&mut m.g, &routing, &mut each, stage);
     let mut out = routed;
     if let Some(shared) = shared {
         out = m.g.op(MODULE, OpKind::ADD, &[routed, shared], &[], ("ffn_LBD", LBD));
@@ -292,7 +289,7 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
 fn shared(m: &mut Modules, xn: ValueId, ([up, down], wide): ([usize; 2], u64)) -> ValueId {
     let (d, width, tokens) = (m.dims.d, wide / u64::from(m.job.mesh.tp), m.dims.tokens());
     // Its input is the router's, too, which keeps it.
-    let again = m.job.block.again;
+    let again = m.job.block.recompute_modules;
     let fp8 = m.job.matmuls.fp8().map(|fp8| fp8.keeping(!again.shared || again.norms));
     let kind = MegatronOp::ColumnLinear { inputs: d, outputs: 2 * width, reads: m.reads(), fp8 };
     let both = m.megatron(SHARED, kind, &[xn], &[up], ("up_SBF", SBF));
@@ -345,11 +342,11 @@ fn beside(
 }
 
 /// Bytes that rows take in the buffer that all gathers share.
-pub(super) fn shared_buffer(job: &Job, dims: Dims) -> u64 {
+pub(super) fn shared_buffer(job: &Split, dims: Dims) -> u64 {
     let of = |(experts, run): (&Experts, Mixture)| {
-        (run.dispatcher.shared_buffer)(&routed(job, experts, dims.local_tokens()), dims.d * job.dtype.bytes())
+        (run.dispatcher.row().shared_buffer)(&routed(job, experts, dims.local_tokens()), dims.d * job.dtype.bytes())
     };
-    job.model.experts.as_ref().zip(job.mixture).map_or(0, of)
+    job.model.experts().zip(job.mixture).map_or(0, of)
 }
 
 impl Modules<'_> {

@@ -35,8 +35,8 @@ pub use refuses::unfit;
 use super::buckets::Slot;
 use super::chunk::{Chunk, ChunkParam};
 use super::ends::Ends;
-use super::job::{Fsdp, Job, Strategy};
 use super::replicas::Replicas;
+use crate::plan::megatron::{Fsdp, MegatronPlan, Strategy};
 use crate::program::{Builder, Category, DType, Dispatch, GroupId, MemoryKind, Work};
 use crate::runtime::eager::COMPUTE;
 use crate::runtime::eager::main_gradients::{Moment, Takes};
@@ -68,9 +68,14 @@ pub(super) struct Sharded {
 }
 
 impl Sharded {
-    pub(super) fn new(program: &mut Builder, of: (&Job, Fsdp), params: &[ChunkParam], data: GroupId) -> Sharded {
+    pub(super) fn new(
+        program: &mut Builder,
+        of: (&MegatronPlan, Fsdp),
+        params: &[ChunkParam],
+        data: GroupId,
+    ) -> Sharded {
         let (job, fsdp) = of;
-        let ranks = u64::from(job.mesh.data().size);
+        let ranks = u64::from(job.split.mesh.data().size);
         let lanes = Lanes::new(program, of, data);
         let groups = cut::cut(&members(params, fsdp), rules(job, fsdp));
         let mut group_of = vec![0; params.len()];
@@ -81,12 +86,12 @@ impl Sharded {
         let pool = if fsdp.double_buffer { Pool::of(&groups) } else { Pool::default() };
         let blocks = fsdp.strategy == Strategy::Parameters;
         let gathers = (fsdp.strategy != Strategy::Whole)
-            .then(|| Gathers::new(groups.len(), (lanes, job.dtype), (fsdp.unit_size / 2, blocks), pool.clone()));
+            .then(|| Gathers::new(groups.len(), (lanes, job.split.dtype), (fsdp.unit_size / 2, blocks), pool.clone()));
         let own = (lanes, job.gradients.dtype, ranks);
         let gradients = Gradients::new(&groups, fsdp, own, job.gradients.overlap_reduce, pool);
         Sharded {
             ranks,
-            dtype: job.dtype,
+            dtype: job.split.dtype,
             overlap_gather: job.optimizer.overlap_gather || blocks,
             lanes,
             gathers,
@@ -126,18 +131,18 @@ fn members(params: &[ChunkParam], fsdp: Fsdp) -> Vec<Member> {
     params.iter().map(member).collect()
 }
 
-fn rules(job: &Job, fsdp: Fsdp) -> Rules {
-    let ranks = u64::from(job.mesh.data().size);
+fn rules(job: &MegatronPlan, fsdp: Fsdp) -> Rules {
+    let ranks = u64::from(job.split.mesh.data().size);
     Rules { ranks, shares: fsdp.strategy != Strategy::Whole, bucket: job.gradients.bucket }
 }
 
 /// `suggested_communication_unit_size` where a file leaves it open: two units, or a bucket, but never less than 1,000,000,000
 /// elements: the code calls that a cap, and takes the larger of the two.
-pub fn unit_size(job: &Job, strategy: Strategy) -> u64 {
-    let chunk = Chunk::new(job, Ends::BOTH, 0..job.model.layers, 0);
+pub fn unit_size(job: &MegatronPlan, strategy: Strategy) -> u64 {
+    let chunk = Chunk::new(job, Ends::BOTH, 0..job.split.model.layers.count(), 0);
     let units: u64 = chunk.params().iter().filter(|param| param.block.is_some()).map(|param| param.elements).sum();
     let size = match strategy {
-        Strategy::Parameters => units / job.model.layers.max(1) * 2,
+        Strategy::Parameters => units / job.split.model.layers.count().max(1) * 2,
         _ => job.gradients.bucket.unwrap_or(0),
     };
     size.max(LEAST_UNIT)
@@ -145,8 +150,8 @@ pub fn unit_size(job: &Job, strategy: Strategy) -> u64 {
 
 /// Whether gradients may be reduced in buckets of so many elements, or not, with the same result: no bucket closes a group
 /// before its last parameter, and none is more than what may wait.
-pub fn has_no_use_for_buckets(job: &Job, fsdp: Fsdp, bucket: u64) -> bool {
-    let members = members(Chunk::new(job, Ends::BOTH, 0..job.model.layers, 0).params(), fsdp);
+pub fn has_no_use_for_buckets(job: &MegatronPlan, fsdp: Fsdp, bucket: u64) -> bool {
+    let members = members(Chunk::new(job, Ends::BOTH, 0..job.split.model.layers.count(), 0).params(), fsdp);
     let cut = |bucket| cut::cut(&members, Rules { bucket, ..rules(job, fsdp) });
     bucket <= LEAST_UNIT && cut(Some(bucket)) == cut(None)
 }

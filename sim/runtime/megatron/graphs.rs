@@ -10,9 +10,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::groups::static_copies;
-use super::job::{CudaGraphs, Loader};
 use super::state::Rank;
 use crate::model::graph::ValueId;
+use crate::plan::megatron::{CudaGraphs, Loader};
 use crate::program::{Category, Dispatch, Graphs, MemoryKind, Pass, Work};
 use crate::runtime::eager::{COMPUTE, Eager, Frame, ParamMap, Storage};
 use crate::schedule::{Action, Kind, Lists};
@@ -72,7 +72,7 @@ impl Rank<'_> {
     /// Where one graph is the whole step: the static buffers of all micro-batches (`StaticBufferLoader`).
     fn static_batches(&self) -> impl Iterator<Item = (u64, &'static str)> {
         let each = self.stages.iter().zip(&self.chunks).flat_map(|(_, chunk)| chunk.batch_sizes());
-        let all = vec![each.collect::<Vec<_>>(); self.job.micro_batches as usize];
+        let all = vec![each.collect::<Vec<_>>(); self.job.split.micro_batches as usize];
         all.into_iter().flatten()
     }
 
@@ -107,7 +107,7 @@ impl Rank<'_> {
     fn capture_blocks(&mut self, lists: &Lists) {
         let computes = |action: &&Action| matches!(action.kind, Kind::Forward | Kind::Backward);
         let mut order: Vec<Action> = lists.rank(self.rank as usize).iter().filter(computes).copied().collect();
-        if self.job.mesh.pp == 1 {
+        if self.job.split.mesh.pp == 1 {
             // One micro-batch stands for all.
             order.retain(|action| action.microbatch == 0);
         }

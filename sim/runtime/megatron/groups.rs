@@ -1,6 +1,6 @@
 //! Streams and communicators of a rank (`core/parallel_state.py`, 0.16.1).
 
-use super::job::{CudaGraphs, Job, Mesh, Scatter, Sharing};
+use crate::plan::megatron::{CudaGraphs, MegatronPlan, Mesh, Scatter, Sharing};
 use crate::program::{Builder, DType, GroupId, StreamId};
 use crate::runtime::eager::{BUFFER_STREAMS, Context, ExpertRanks, Heads, Ring, UserBuffers};
 use crate::units::Bytes;
@@ -64,30 +64,30 @@ const GATHERED: u64 = 8;
 const SCATTERED: u64 = 2;
 
 /// The streams of a job.
-pub(super) fn streams(job: &Job) -> Vec<&'static str> {
-    let buffers: &[&str] = if job.overlap_tensor.is_some() { &USER_BUFFERS } else { &[] };
+pub(super) fn streams(job: &MegatronPlan) -> Vec<&'static str> {
+    let buffers: &[&str] = if job.split.overlap_tensor.is_some() { &USER_BUFFERS } else { &[] };
     let sharded: &[&str] = if job.fsdp.is_some() { &SHARDED } else { &[] };
     let copies: &[&str] = if job.graphs == CudaGraphs::Iteration { &STATIC_COPIES } else { &[] };
     [of_modules(job), of_experts(job), buffers, copies, sharded].concat()
 }
 
 /// The stream of copies into static buffers, where one graph is the whole step.
-pub(super) fn static_copies(job: &Job) -> Option<StreamId> {
+pub(super) fn static_copies(job: &MegatronPlan) -> Option<StreamId> {
     let at = streams(job).iter().position(|&name| name == STATIC_COPIES[0]);
     at.map(|at| StreamId(at as u8))
 }
 
 /// The streams of Megatron-FSDP: of gathers of parameters, of reductions of gradients, and of a communicator of the gathers' own.
-pub(super) fn sharded(job: &Job) -> [StreamId; 3] {
+pub(super) fn sharded(job: &MegatronPlan) -> [StreamId; 3] {
     let first = streams(job).len() - SHARDED.len();
     [0, 1, 2].map(|at| StreamId((first + at) as u8))
 }
 
 /// The stream that some of a mixture's work has of its own.
-fn of_experts(job: &Job) -> &'static [&'static str] {
-    if job.combines() {
+fn of_experts(job: &MegatronPlan) -> &'static [&'static str] {
+    if job.split.combines() {
         &WITH_EXCHANGES
-    } else if job.runs_shared_beside() {
+    } else if job.split.runs_shared_beside() {
         &WITH_SHARED
     } else {
         &[]
@@ -95,41 +95,41 @@ fn of_experts(job: &Job) -> &'static [&'static str] {
 }
 
 /// The tensor-parallel ranks' user buffers, where they have some: each has all tokens of a micro-batch, of the model's width.
-pub(super) fn user_buffers(program: &mut Builder, job: &Job) -> Option<UserBuffers> {
-    let tokens = job.batch * job.seq / u64::from(job.mesh.cp);
-    let gathered = job.matmuls.fp8().map_or(job.dtype, |_| DType::Fp8).bytes();
-    let overlap = job.overlap_tensor?;
-    let ranks = u64::from(job.mesh.tp);
+pub(super) fn user_buffers(program: &mut Builder, job: &MegatronPlan) -> Option<UserBuffers> {
+    let tokens = job.split.batch * job.split.seq / u64::from(job.split.mesh.cp);
+    let gathered = job.split.matmuls.fp8().map_or(job.split.dtype, |_| DType::Fp8).bytes();
+    let overlap = job.split.overlap_tensor?;
+    let ranks = u64::from(job.split.mesh.tp);
     // A ring has what the others send beside what it makes, all but its own part.
     let parts = |scatter| if scatter == Scatter::Ring { 2 * ranks - 1 } else { ranks };
     let scattered = SCATTERED * ranks + parts(overlap.proj) + parts(overlap.fc2);
-    let numbers = tokens * job.model.width;
-    let bytes = numbers * GATHERED * gathered + numbers / ranks * scattered * job.dtype.bytes();
+    let numbers = tokens * job.split.model.width;
+    let bytes = numbers * GATHERED * gathered + numbers / ranks * scattered * job.split.dtype.bytes();
     let first = of_modules(job).len() + of_experts(job).len();
     let stream = |at: usize| StreamId((first + at) as u8);
-    let group = program.add_group(job.mesh.user_buffers(Bytes(bytes), false));
+    let group = program.add_group(job.split.mesh.user_buffers(Bytes(bytes), false));
     let unsparing = |scatter| scatter == Scatter::Pipeline(0);
     let slows = !overlap.bulk_margin || unsparing(overlap.proj) || unsparing(overlap.fc2);
     // They are the same buffers.
-    let slowing = slows.then(|| program.add_group(job.mesh.user_buffers(Bytes(0), true)));
+    let slowing = slows.then(|| program.add_group(job.split.mesh.user_buffers(Bytes(0), true)));
     Some(UserBuffers {
         group,
         slowing: slowing.unwrap_or(group),
         bulk_margin: overlap.bulk_margin,
-        ranks: job.mesh.tp,
+        ranks: job.split.mesh.tp,
         compute: std::array::from_fn(stream),
         exchange: stream(BUFFER_STREAMS),
     })
 }
 
-fn of_modules(job: &Job) -> &'static [&'static str] {
-    if job.spread().is_some() {
+fn of_modules(job: &MegatronPlan) -> &'static [&'static str] {
+    if job.split.spread().is_some() {
         &WITH_VOCABULARY
-    } else if job.mixture.is_some() {
+    } else if job.split.mixture.is_some() {
         &STREAMS
-    } else if job.mesh.cp > 1 {
+    } else if job.split.mesh.cp > 1 {
         &STREAMS[..10]
-    } else if job.matmuls.reduces_maxima() {
+    } else if job.split.matmuls.reduces_maxima() {
         &STREAMS[..6]
     } else {
         &STREAMS[..5]
@@ -137,18 +137,18 @@ fn of_modules(job: &Job) -> &'static [&'static str] {
 }
 
 /// The ranks that share a sequence, and how, where some do.
-pub(super) fn sequence(job: &Job, groups: Groups) -> Option<Context> {
+pub(super) fn sequence(job: &MegatronPlan, groups: Groups) -> Option<Context> {
     let shared = groups.shared?;
-    let (cp, Sharing { way, heads }) = (job.mesh.cp, job.mesh.sharing);
+    let (cp, Sharing { comm_type, heads }) = (job.split.mesh.cp, job.split.mesh.sharing);
     let ring = Ring { group: shared.tokens, ranks: cp / heads, messages: CONTEXT, second: ATTENTION };
     let heads = shared.heads.map(|group| Heads { group, ranks: heads, stream: HEADS, second: ATTENTION });
-    Some(Context { way, ring, heads })
+    Some(Context { way: comm_type, ring, heads })
 }
 
 /// Who exchanges rows of experts, where the model has some.
-pub(super) fn expert_ranks(job: &Job, groups: Groups) -> Option<ExpertRanks> {
-    let dispatcher = job.mixture?.dispatcher;
-    let mesh = job.mesh;
+pub(super) fn expert_ranks(job: &MegatronPlan, groups: Groups) -> Option<ExpertRanks> {
+    let dispatcher = job.split.mixture?.dispatcher;
+    let mesh = job.split.mesh;
     let some = |several: bool, group: GroupId, stream| several.then_some((group, stream));
     let balance = if mesh.cp > 1 { groups.sequence } else { Some(groups.tensor) };
     let balance = balance.filter(|_| mesh.tp * mesh.cp > 1).map(|group| (group, TENSOR));
@@ -164,8 +164,8 @@ pub(super) fn expert_ranks(job: &Job, groups: Groups) -> Option<ExpertRanks> {
 }
 
 /// Whether the choice of experts is corrected by how many copies each got.
-pub(super) fn corrects(job: &Job) -> bool {
-    job.model.experts.as_ref().is_some_and(|experts| experts.router.correction)
+pub(super) fn corrects(job: &MegatronPlan) -> bool {
+    job.split.model.experts().is_some_and(|experts| experts.router.correction)
 }
 
 /// Communicators of ranks whose experts are spread or split.
@@ -215,8 +215,8 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    pub(super) fn new(program: &mut Builder, job: &Job) -> Groups {
-        let mesh = job.mesh;
+    pub(super) fn new(program: &mut Builder, job: &MegatronPlan) -> Groups {
+        let mesh = job.split.mesh;
         Groups {
             tensor: program.add_group(mesh.tensor()),
             shared: SharedGroups::new(program, mesh),
@@ -224,15 +224,15 @@ impl Groups {
             pipeline: program.add_group(mesh.pipeline()),
             embedding: program.add_group(mesh.embedding()),
             world: program.add_group(mesh.world()),
-            maxima: ((job.matmuls.reduces_maxima() || corrects(job)) && mesh.ranks_of_stage() > 1)
+            maxima: ((job.split.matmuls.reduces_maxima() || corrects(job)) && mesh.ranks_of_stage() > 1)
                 .then(|| program.add_group(mesh.stage())),
-            experts: (job.mixture.is_some() && mesh.ep * mesh.etp > 1).then(|| ExpertGroups {
+            experts: (job.split.mixture.is_some() && mesh.ep * mesh.etp > 1).then(|| ExpertGroups {
                 exchange: program.add_group(mesh.experts()),
                 tensor: program.add_group(mesh.expert_tensor()),
                 all: program.add_group(mesh.all_experts()),
             }),
             expert_data: mesh.spreads_experts().then(|| program.add_group(mesh.expert_data())),
-            sequence: (job.mixture.is_some() && mesh.cp > 1).then(|| program.add_group(mesh.sequence())),
+            sequence: (job.split.mixture.is_some() && mesh.cp > 1).then(|| program.add_group(mesh.sequence())),
         }
     }
 }

@@ -3,11 +3,11 @@
 //! of its part of the sequence; norms stand in the linears that make heads of them.
 
 use super::builder::{Modules, PROJ, RowLinear};
-use super::job::{Core, Implementation, Job, Recompute};
 use super::refused::{FP8, FP8_SIZES};
 use crate::model::graph::{Axis, OpKind, ValueId};
 use crate::model::latent::LatentAttention;
 use crate::model::megatron::{Bias, LatentOp, MegatronOp, Reads};
+use crate::plan::megatron::{Core, Implementation, Recompute, Split};
 use crate::runtime::Refusal;
 
 const LBG: &[Axis] = &[Axis::L, Axis::B, Axis::G];
@@ -40,8 +40,8 @@ enum Query {
 }
 
 /// What of a job's latent attention has no rules here, if anything.
-pub(super) fn refuses(job: &Job) -> Option<Refusal> {
-    job.model.latent?;
+pub(super) fn refuses(job: &Split) -> Option<Refusal> {
+    let latent = job.model.latent()?;
     let engine = job.block.implementation == Implementation::TransformerEngine;
     let cases = [
         (
@@ -50,7 +50,7 @@ pub(super) fn refuses(job: &Job) -> Option<Refusal> {
                 .on("megatron.attention"),
         ),
         (
-            !multiplies_in_fp8(job),
+            !multiplies_in_fp8(job, *latent),
             Refusal::new("latent-fp8-sizes", "latent attention in fp8 of sizes that 16 does not divide")
                 .on(FP8)
                 .instead(FP8_SIZES),
@@ -74,9 +74,9 @@ pub(super) fn refuses(job: &Job) -> Option<Refusal> {
 }
 
 /// Whether fp8, if asked for, can multiply what attention's linears read and make.
-fn multiplies_in_fp8(job: &Job) -> bool {
-    let Some(LatentAttention { query_rank, rank, plain, rotated, value }) = job.model.latent else { return true };
-    let heads = job.model.heads / u64::from(job.mesh.tp);
+fn multiplies_in_fp8(job: &Split, latent: LatentAttention) -> bool {
+    let LatentAttention { heads, query_rank, rank, plain, rotated, value } = latent;
+    let heads = heads / u64::from(job.mesh.tp);
     let sizes = [
         query_rank.unwrap_or(0),
         rank,
@@ -94,11 +94,11 @@ const POSITIONS: u64 = 4096;
 /// What rotary embedding keeps for good: the angles, once for all blocks. Of latent attention every block has its own, and
 /// cosines and sines in the parameters' type (`YarnRotaryEmbedding`).
 pub(super) fn tables(
-    job: &Job,
+    job: &Split,
     (blocks, rotated): (u64, u64),
     angles: (u64, &'static str),
 ) -> Vec<(u64, &'static str)> {
-    if job.model.latent.is_none() {
+    if job.model.latent().is_none() {
         return vec![angles];
     }
     let table = (POSITIONS * rotated * job.dtype.bytes(), "rotary table");
@@ -108,7 +108,7 @@ pub(super) fn tables(
 /// Registers the parameters.
 pub(super) fn params(m: &mut Modules, latent: LatentAttention) -> Params {
     let (d, n, h) = (m.dims.d, m.dims.n, m.dims.h);
-    let LatentAttention { query_rank, rank, plain, rotated, value } = latent;
+    let LatentAttention { query_rank, rank, plain, rotated, value, .. } = latent;
     let norm = m.norm_params("input_layernorm.weight", "input_layernorm.bias");
     let proj = m.g.param("self_attention.linear_proj.weight", d, n * value);
     let query = match query_rank {
@@ -149,7 +149,7 @@ pub(super) fn attention(
     let LatentAttention { rank, plain, rotated, value, .. } = latent;
     let xn = m.norm("input_layernorm", x, &params.norm);
     // With the norm run again its result is made anew for both.
-    let fp8 = m.job.matmuls.fp8().map(|fp8| fp8.keeping(m.job.block.again.norms));
+    let fp8 = m.job.matmuls.fp8().map(|fp8| fp8.keeping(m.job.block.recompute_modules.norms));
     let own = |inputs, outputs| MegatronOp::ColumnLinear { inputs, outputs, reads: Reads::Own, fp8 };
     let short = match params.query {
         Query::Whole(_) => None,
@@ -200,7 +200,7 @@ pub(super) fn attention(
     let (recompute, made) = (m.job.block.recompute == Recompute::Core, m.g.ops());
     let kind = MegatronOp::FlashCore { recompute, window: None };
     let context = m.megatron("self_attention.core_attention", kind, &[query, key, v, mask], &[], ("o_SBNW", SBNW));
-    if m.job.block.again.up_projection {
+    if m.job.block.recompute_modules.up_projection {
         m.g.let_go_of(first..made);
     }
     let mut held = vec![query, key, v, context, kv];

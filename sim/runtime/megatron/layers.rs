@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use super::job::Job;
-use super::modules::{Kind, Modules};
+use super::modules::Modules;
 use crate::model::graph::{Graph, Param};
+use crate::model::layer::KindId;
+use crate::plan::megatron::Split;
 
 /// Blocks in a row.
 #[derive(Clone, Debug)]
@@ -16,13 +17,13 @@ pub(super) struct Layers {
 
 impl Layers {
     /// The model's blocks `layers`, whose parameters are numbered from `first`.
-    pub(super) fn new(modules: &Modules, job: &Job, layers: Range<u64>, mut first: usize) -> Layers {
-        let (mut kinds, mut graphs, mut blocks): (Vec<Kind>, Vec<Graph>, Vec<_>) = (vec![], vec![], vec![]);
+    pub(super) fn new(modules: &Modules, job: &Split, layers: Range<u64>, mut first: usize) -> Layers {
+        let (mut kinds, mut graphs, mut blocks): (Vec<KindId>, Vec<Graph>, Vec<_>) = (vec![], vec![], vec![]);
         for layer in layers {
-            let kind = Kind::of(job, layer);
+            let kind = job.model.layers.id(layer);
             let at = kinds.iter().position(|known| *known == kind).unwrap_or_else(|| {
                 kinds.push(kind);
-                graphs.push((modules.block)(job, kind));
+                graphs.push((modules.block)(job, job.model.layers.at(layer)));
                 kinds.len() - 1
             });
             blocks.push((at, first));

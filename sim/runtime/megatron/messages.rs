@@ -1,10 +1,10 @@
 //! A pipeline rank's messages: what is sent and received between computations, who waits for it, and what lets go of it.
 
 use super::groups::TENSOR;
-use super::job::Engine;
 use super::p2p::End;
 use super::state::{Rank, Received, Sent};
 use super::vocabulary::Vocabulary;
+use crate::plan::megatron::Engine;
 use crate::program::{Category, Collective, Comm, EventId};
 use crate::runtime::eager::{COMPUTE, Storage};
 use crate::schedule::{Action, Kind};
@@ -65,7 +65,7 @@ impl Rank<'_> {
         let whole = self.eager.storage_as(bytes.0, category, "gather_split_1d_tensor");
         let (program, group) = (&mut self.eager.program, self.groups.tensor);
         program.wait_stream(TENSOR, COMPUTE);
-        program.collective(TENSOR, Comm { kind: Collective::AllGather, group, bytes, dtype: self.job.dtype });
+        program.collective(TENSOR, Comm { kind: Collective::AllGather, group, bytes, dtype: self.job.split.dtype });
         program.wait_stream(COMPUTE, TENSOR);
         self.eager.release(part);
         whole
@@ -84,7 +84,7 @@ impl Rank<'_> {
                 self.gradients.insert(key, Received { storage, event });
             }
             Kind::SendForward => {
-                let left = self.eager.storage_as(self.job.dtype.bytes(), Category::Activation, "output");
+                let left = self.eager.storage_as(self.job.split.dtype.bytes(), Category::Activation, "output");
                 if let Some(open) = self.open.get_mut(&key) {
                     open.output = Some(left);
                 }

@@ -13,12 +13,11 @@
 
 use super::blocks::{self, BlockParams};
 use super::builder::{self, BLD, BS, BSD, Modules, SS};
-use super::job::{Implementation, Job, Recompute};
-use super::modules::Kind;
 use super::refused::{FP8, FP8_SIZES, MULTI_TOKEN, WITHOUT_MULTI_TOKEN};
 use crate::model::Position;
 use crate::model::graph::{Axis, Graph, Op, OpKind, ValueId};
 use crate::model::megatron::{Bias, MegatronOp, MtpOp};
+use crate::plan::megatron::{Implementation, Recompute, Split};
 use crate::program::DType;
 use crate::runtime::Refusal;
 use crate::schedule::Placement;
@@ -27,13 +26,13 @@ const MODULE: &str = "mtp";
 const NORM: &str = "mtp.final_layernorm";
 
 /// What of a job's modules has no rules here, if anything.
-pub(super) fn refuses(job: &Job) -> Option<Refusal> {
+pub(super) fn refuses(job: &Split) -> Option<Refusal> {
     if job.model.predicts_ahead == 0 {
         return None;
     }
     let together = matches!(job.block.recompute, Recompute::Uniform { layers } if layers > 1);
     let (combines, maxima) = (job.combines(), job.matmuls.reduces_maxima());
-    let dense = !Kind::of(job, job.model.layers - 1).experts;
+    let dense = job.model.layers.last().experts().is_none();
     let cases = [
         (job.spread().is_some(), Refusal::new("multi-token-shared-vocabulary", "multi-token prediction with a vocabulary that pipeline ranks share").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN)),
         (
@@ -63,7 +62,7 @@ pub(super) fn refuses(job: &Job) -> Option<Refusal> {
         ),
         (job.overlap_tensor.is_some(), Refusal::new("multi-token-tensor-overlap", "tensor-parallel overlap of multi-token prediction").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN)),
         (matches!(job.model.position, Position::Learned { .. }), Refusal::new("multi-token-learned-positions", "multi-token prediction with learned positions").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN)),
-        (job.model.embedding_norm, Refusal::new("multi-token-embedding-norm", "multi-token prediction with a norm on the embedding").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN)),
+        (job.model.embedding_norm.is_some(), Refusal::new("multi-token-embedding-norm", "multi-token prediction with a norm on the embedding").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN)),
         (
             job.model.tied_head && job.mesh.pp > 1,
             Refusal::new("multi-token-tied-head", "multi-token prediction over stages with a head tied to the embedding").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN),
@@ -75,12 +74,12 @@ pub(super) fn refuses(job: &Job) -> Option<Refusal> {
 }
 
 /// Whether the final norm is on a stage before the head's, which has no blocks.
-pub(super) fn norm_apart(job: &Job) -> bool {
+pub(super) fn norm_apart(job: &Split) -> bool {
     job.model.predicts_ahead > 0 && job.pipeline.layers.last() == Some(&0)
 }
 
 /// That norm. Inputs: the hidden state, the loss mask, which it does not read.
-pub(super) fn norm(job: &Job) -> Graph {
+pub(super) fn norm(job: &Split) -> Graph {
     let (mut m, x) = builder::modules(job, "final norm", ("h_LBD", BLD));
     m.g.input("loss_mask_BS", BS, DType::Fp32);
     let params = m.norm_params("decoder.final_layernorm.weight", "decoder.final_layernorm.bias");
@@ -169,14 +168,14 @@ impl Modules<'_> {
 }
 
 /// What stands behind the last block: the final norm, the modules, the head and the loss of each and of the model itself.
-pub(super) fn head(job: &Job) -> Graph {
+pub(super) fn head(job: &Split) -> Graph {
     let (mut m, x) = builder::modules(job, "head", ("h_LBD", BLD));
     let loss_mask = m.g.input("loss_mask_BS", BS, DType::Fp32);
     let [tokens, labels, positions] =
         ["tokens_BS", "labels_BS", "positions_BS"].map(|name| m.g.input(name, BS, DType::Int64));
     let mask = m.g.input("mask_SS", SS, job.dtype);
     let (d, v, count) = (m.dims.d, m.dims.v, job.model.predicts_ahead);
-    let kind = Kind::of(job, job.model.layers - 1);
+    let layer = job.model.layers.last();
     let last =
         (!norm_apart(job)).then(|| m.norm_params("decoder.final_layernorm.weight", "decoder.final_layernorm.bias"));
     let modules: Vec<Params> = (0..count)
@@ -184,12 +183,12 @@ pub(super) fn head(job: &Job) -> Graph {
             tokens: m.norm_params("mtp.enorm.weight", "mtp.enorm.bias"),
             hidden: m.norm_params("mtp.hnorm.weight", "mtp.hnorm.bias"),
             projection: m.g.param("mtp.eh_proj.weight", d / u64::from(job.mesh.tp), 2 * d),
-            block: blocks::block_params(&mut m, kind),
+            block: blocks::block_params(&mut m, layer),
             norm: m.norm_params("mtp.final_layernorm.weight", "mtp.final_layernorm.bias"),
         })
         .collect();
-    let weight = m.g.param("output_layer.weight", v, d);
-    let words = m.g.param("word_embeddings.weight", v, d);
+    let weight = m.g.table("output_layer.weight", v, d);
+    let words = m.g.table("word_embeddings.weight", v, d);
 
     let xn = match last {
         Some(params) => m.norm("decoder.final_layernorm", x, &params),
@@ -212,7 +211,7 @@ pub(super) fn head(job: &Job) -> Graph {
         let embedded = m.megatron("embedding", embed, &[moved.tokens, moved.positions], &[words], ("h_LBD", BLD));
         let (first, given) = (m.g.ops(), hidden[hidden.len() - 1]);
         let joined = m.joined([embedded, given], params);
-        let out = blocks::block_of(&mut m, [joined, mask], (kind, &params.block));
+        let out = blocks::block_of(&mut m, [joined, mask], (layer, &params.block));
         m.g.drop_values(&[joined]);
         let out = m.scales(out, true);
         let normed = m.norm(NORM, out, &params.norm);
@@ -263,7 +262,7 @@ pub(super) fn head(job: &Job) -> Graph {
 }
 
 /// Words of the last stage's own table that its modules read, and weights of the head, by how often a micro-batch uses each.
-pub(super) fn uses(job: &Job, alone: bool) -> [u32; 2] {
+pub(super) fn uses(job: &Split, alone: bool) -> [u32; 2] {
     let count = job.model.predicts_ahead as u32;
     let heads = 1 + count;
     let words = count + u32::from(alone);

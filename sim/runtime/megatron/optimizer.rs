@@ -2,7 +2,7 @@
 //! (`core/optimizer/optimizer.py`, `distrib_optimizer.py`, `clip_grads.py`, 0.16.1).
 
 use super::data::read_back;
-use super::job::{Fp8Recipe, Job, Matmuls, Optimizer};
+use crate::plan::megatron::{Fp8Recipe, Matmuls, MegatronPlan, Optimizer};
 use crate::program::{
     BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work,
 };
@@ -76,7 +76,7 @@ impl Shards {
     }
 
     /// Master parameters, made with the optimizer.
-    pub fn take_masters(&self, program: &mut Builder, job: &Job) {
+    pub fn take_masters(&self, program: &mut Builder, job: &MegatronPlan) {
         for elements in self.sizes() {
             let bytes = Bytes(elements * job.optimizer.master_bytes());
             program.alloc(bytes, COMPUTE, Category::OptimizerState, "main_param");
@@ -85,7 +85,7 @@ impl Shards {
 
     /// Copies of main gradients in fp32, made by each step and kept until the next begins; none where main gradients are
     /// in fp32 themselves (`main_grad.float()`).
-    pub fn take_copies(&self, program: &mut Builder, job: &Job) -> Vec<BufferId> {
+    pub fn take_copies(&self, program: &mut Builder, job: &MegatronPlan) -> Vec<BufferId> {
         if job.gradients.dtype == DType::Fp32 {
             return vec![];
         }
@@ -95,9 +95,9 @@ impl Shards {
     }
 
     /// Moments, made by the first step.
-    pub fn take_moments(&self, program: &mut Builder, job: &Job) {
+    pub fn take_moments(&self, program: &mut Builder, job: &MegatronPlan) {
         let element = DType::Fp32.bytes();
-        job.optimizer.stepped(job.dtype).make_state(program, Caller::Megatron, &self.params, element);
+        job.optimizer.stepped(job.split.dtype).make_state(program, Caller::Megatron, &self.params, element);
     }
 }
 
@@ -112,9 +112,9 @@ fn foreach(program: &mut Builder, name: &'static str, elements: u64, [read, writ
 /// from that in forward, all of them at once; and with a maximum first under tensorwise scaling. Under delayed scaling
 /// the maxima that the casts have found are reduced over the replicas afterwards, as each has cast a part
 /// (`transformer_engine/pytorch/tensor/utils.py`, `cast_master_weights_to_fp8`).
-fn to_fp8(program: &mut Builder, job: &Job, shards: &Shards, (data, stream): (GroupId, StreamId)) {
-    let (master, plain, fp8) = (job.optimizer.master.bytes(), job.dtype.bytes(), DType::Fp8.bytes());
-    let tensorwise = matches!(job.matmuls, Matmuls::Fp8 { recipe: Fp8Recipe::Tensorwise, .. });
+fn to_fp8(program: &mut Builder, job: &MegatronPlan, shards: &Shards, (data, stream): (GroupId, StreamId)) {
+    let (master, plain, fp8) = (job.optimizer.master.bytes(), job.split.dtype.bytes(), DType::Fp8.bytes());
+    let tensorwise = matches!(job.split.matmuls, Matmuls::Fp8 { recipe: Fp8Recipe::Tensorwise, .. });
     let parts = || shards.fp8();
     // Every parameter of the rank has a maximum, stepped here or elsewhere.
     let maxima = shards.weights * DType::Fp32.bytes();
@@ -124,7 +124,7 @@ fn to_fp8(program: &mut Builder, job: &Job, shards: &Shards, (data, stream): (Gr
         program.launch(COMPUTE, name, work, Dispatch::EagerForward);
     };
     let reduce = |program: &mut Builder| {
-        if job.mesh.dp * job.mesh.cp > 1 {
+        if job.split.mesh.dp * job.split.mesh.cp > 1 {
             program.wait_stream(stream, COMPUTE);
             let comm = Comm { kind: Collective::AllReduce, group: data, bytes: Bytes(maxima), dtype: DType::Fp32 };
             program.collective(stream, comm);
@@ -160,7 +160,7 @@ fn to_fp8(program: &mut Builder, job: &Job, shards: &Shards, (data, stream): (Gr
 }
 
 /// Copies main gradients that are not in fp32 to it: a kernel for all, or under Megatron-FSDP one for each.
-pub fn widen(program: &mut Builder, job: &Job, (shards, copies): (&Shards, &[BufferId])) {
+pub fn widen(program: &mut Builder, job: &MegatronPlan, (shards, copies): (&Shards, &[BufferId])) {
     if copies.is_empty() {
         return;
     }
@@ -178,7 +178,7 @@ pub fn widen(program: &mut Builder, job: &Job, (shards, copies): (&Shards, &[Buf
 /// One step. `world` is the group that norms are summed over, `data` that of the replicas, both on `stream`.
 pub fn step(
     program: &mut Builder,
-    job: &Job,
+    job: &MegatronPlan,
     (shards, copies): (&Shards, &[BufferId]),
     ([world, data], stream): ([GroupId; 2], StreamId),
 ) {
@@ -193,8 +193,8 @@ pub fn step(
         program.collective(stream, comm);
         program.wait_stream(COMPUTE, stream);
     };
-    let alone = job.mesh.ranks() == 1;
-    if job.dtype == DType::Fp16 {
+    let alone = job.split.mesh.ranks() == 1;
+    if job.split.dtype == DType::Fp16 {
         // Dynamic loss scaling: gradients are divided by the scale, and everyone learns of overflows.
         shards.foreach(program, "amp_C.multi_tensor_scale", 4, 4);
         if !alone {
@@ -211,7 +211,7 @@ pub fn step(
     if job.optimizer.clip {
         shards.foreach(program, "amp_C.multi_tensor_scale", 4, 4);
     }
-    let stepped = job.optimizer.stepped(job.dtype);
+    let stepped = job.optimizer.stepped(job.split.dtype);
     stepped.kernels(program, Caller::Megatron, &shards.params, DType::Fp32.bytes());
     if job.optimizer.remainders {
         // Parameters are read and written with the rest of their masters, so nothing is copied to them.
@@ -224,9 +224,9 @@ pub fn step(
     let plain = shards.total - elements;
     if job.fsdp.is_some() {
         // `copy_main_weights_to_model_weights`.
-        shards.each(program, "aten.copy_", [master, job.dtype.bytes()]);
+        shards.each(program, "aten.copy_", [master, job.split.dtype.bytes()]);
     } else if plain > 0 {
-        foreach(program, "amp_C.multi_tensor_scale", plain, [master, job.dtype.bytes()]);
+        foreach(program, "amp_C.multi_tensor_scale", plain, [master, job.split.dtype.bytes()]);
     }
     if elements > 0 {
         to_fp8(program, job, shards, (data, stream));

@@ -5,7 +5,7 @@
 //! for where it is used. So it is where the backward comes in halves: that the fork of sail-sg has one communicator for
 //! both neighbours is neglected.
 
-use super::job::{Engine, Job};
+use crate::plan::megatron::{Engine, MegatronPlan};
 use crate::program::{Builder, DType, Direction, EventId, Group, GroupId, StreamId, Transfer};
 use crate::runtime::eager::COMPUTE;
 use crate::schedule::{Action, Kind};
@@ -61,28 +61,33 @@ pub struct P2p {
 impl P2p {
     /// `streams`: the communicator's, or those of the pairs with the next and the previous rank. `halves`: whether the
     /// backward comes in halves.
-    pub fn new(job: &Job, (rank, halves): (u32, bool), pipeline: (&Group, GroupId), streams: [StreamId; 2]) -> P2p {
+    pub fn new(
+        job: &MegatronPlan,
+        (rank, halves): (u32, bool),
+        pipeline: (&Group, GroupId),
+        streams: [StreamId; 2],
+    ) -> P2p {
         let (pipeline, group) = pipeline;
-        let mut tokens = job.seq / u64::from(job.mesh.cp);
-        if job.sequence_parallel {
-            tokens /= u64::from(job.mesh.tp);
+        let mut tokens = job.split.seq / u64::from(job.split.mesh.cp);
+        if job.split.sequence_parallel {
+            tokens /= u64::from(job.split.mesh.tp);
         }
-        let elements = tokens * job.batch * job.model.width;
+        let elements = tokens * job.split.batch * job.split.model.width;
         P2p {
             group,
             ahead: [pipeline.ahead(1), pipeline.ahead(-1)],
             streams,
-            bytes: Bytes(elements * job.dtype.bytes()),
+            bytes: Bytes(elements * job.split.dtype.bytes()),
             // What does not divide is sent whole.
-            parts: if job.pipeline.scatter_gather && elements.is_multiple_of(u64::from(job.mesh.tp)) {
-                u64::from(job.mesh.tp)
+            parts: if job.split.pipeline.scatter_gather && elements.is_multiple_of(u64::from(job.split.mesh.tp)) {
+                u64::from(job.split.mesh.tp)
             } else {
                 1
             },
-            dtype: job.dtype,
-            batched: !job.pipeline.overlap_p2p && !halves && job.engine == Engine::Core,
+            dtype: job.split.dtype,
+            batched: !job.split.pipeline.overlap_p2p && !halves && job.engine == Engine::Core,
             shared: job.engine == Engine::DeepSpeed,
-            two: job.mesh.pp == 2,
+            two: job.split.mesh.pp == 2,
             even: rank.is_multiple_of(2),
         }
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::buckets::Slot;
-use super::chunk::{Chunk, ChunkParam};
+use super::chunk::{Around, Chunk, ChunkParam};
 use super::counts::Counts;
 use super::data::Data;
 use super::ends::{Ends, MODULES, TABLES, WITHOUT_TABLES};
@@ -15,12 +15,12 @@ use super::groups::{
     DATA, EXCHANGES, EXPERT_DATA, Groups, MAXIMA, PIPELINE, SHARED, TENSOR, corrects, expert_ranks, sequence, streams,
     user_buffers,
 };
-use super::job::{CudaGraphs, Job};
 use super::optimizer::{self, Part, Shards};
 use super::p2p::P2p;
 use super::replicas::{Replicas, Shared};
 use super::state::Rank;
 use super::vocabulary::Vocabulary;
+use crate::plan::megatron::{CudaGraphs, MegatronPlan};
 use crate::program::{
     Budget, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work,
 };
@@ -33,22 +33,22 @@ use crate::units::Bytes;
 
 impl<'j> Rank<'j> {
     /// A rank at rest.
-    pub(super) fn new((job, budget): (&'j Job, &Budget), schedule: &'j Schedule, rank: u32) -> Rank<'j> {
-        let mut program = Builder::within(budget, job.mesh.ranks(), &streams(job));
+    pub(super) fn new((job, budget): (&'j MegatronPlan, &Budget), schedule: &'j Schedule, rank: u32) -> Rank<'j> {
+        let mut program = Builder::within(budget, job.split.mesh.ranks(), &streams(job));
         if job.graphs != CudaGraphs::None {
             program.add_graph_pool();
         }
         let groups = Groups::new(&mut program, job);
         let buffers = user_buffers(&mut program, job);
-        let spread = job.spread();
+        let spread = job.split.spread();
         let owned = || (0..schedule.stages).filter(|&stage| schedule.rank_of[stage] == rank);
         let (mut chunks, mut scopes, mut params) = (vec![], vec![], 0);
         for stage in owned() {
             let (first, last) = (stage == 0, stage + 1 == schedule.stages);
-            let before: u64 = job.pipeline.layers[..stage].iter().sum();
-            let own = before..before + job.pipeline.layers[stage];
+            let before: u64 = job.split.pipeline.layers[..stage].iter().sum();
+            let own = before..before + job.split.pipeline.layers[stage];
             let modules = if spread.is_some() { &WITHOUT_TABLES } else { &MODULES };
-            let chunk = Chunk::of(modules, job, Ends { first, last }, own, params);
+            let chunk = Chunk::of(modules, (&job.split, Around::of(job)), Ends { first, last }, own, params);
             params += chunk.params().len();
             scopes.push(program.add_scope(format!("stage {stage}")));
             chunks.push(chunk);
@@ -61,7 +61,7 @@ impl<'j> Rank<'j> {
                 ("part of the head", Ends { first: false, last: true }),
                 ("part of the embedding", Ends { first: true, last: false }),
             ] {
-                chunks.push(Chunk::of(&TABLES, job, ends, 0..0, params));
+                chunks.push(Chunk::of(&TABLES, (&job.split, Around::of(job)), ends, 0..0, params));
                 params += 1;
                 scopes.push(program.add_scope(name.to_owned()));
             }
@@ -82,25 +82,26 @@ impl<'j> Rank<'j> {
         let shards = Shards::new(parts, weights);
         let stages = owned().collect();
         let halves = halves(schedule);
-        let p2p = P2p::new(job, (rank, halves), (&job.mesh.pipeline(), groups.pipeline), PIPELINE);
+        let p2p = P2p::new(job, (rank, halves), (&job.split.mesh.pipeline(), groups.pipeline), PIPELINE);
         let experts = all.iter().map(|slot| slot.expert).collect();
         let hooks = Box::new(Hooks { data: data.clone(), experts });
         let main = MainGradients::new(job.gradients.dtype, job.gradients.fused_accumulation, hooks);
         let mut megatron = Box::new(Megatron::new(main));
-        let tensor = TensorGroup { group: groups.tensor, ranks: u64::from(job.mesh.tp), stream: TENSOR };
-        megatron.tensor = (job.mesh.tp > 1).then_some(tensor);
-        if job.runs_shared_beside() {
+        let tensor = TensorGroup { group: groups.tensor, ranks: u64::from(job.split.mesh.tp), stream: TENSOR };
+        megatron.tensor = (job.split.mesh.tp > 1).then_some(tensor);
+        if job.split.runs_shared_beside() {
             program.computes_beside(SHARED);
-            megatron.side = Some(SideStream { stream: SHARED, in_line: job.mixture.is_some_and(|run| run.in_line) });
+            megatron.side =
+                Some(SideStream { stream: SHARED, in_line: job.split.mixture.is_some_and(|run| run.in_line) });
         }
         megatron.buffers = buffers;
         megatron.context = sequence(job, groups);
         megatron.experts = expert_ranks(job, groups).map(Experts::new);
-        megatron.fp8.maxima = job.matmuls.reduces_maxima().then(|| Maxima {
+        megatron.fp8.maxima = job.split.matmuls.reduces_maxima().then(|| Maxima {
             over: groups.maxima.map(|group| (group, MAXIMA)),
             products: chunks.iter().map(Chunk::products).sum(),
         });
-        let eager = Eager::new(program, job.modules(), params, FrameworkState::Megatron(megatron));
+        let eager = Eager::new(program, job.split.modules(), params, FrameworkState::Megatron(megatron));
         let (count, started) = (chunks.len(), vec![false; chunks.len()]);
         Rank {
             job,
@@ -132,7 +133,7 @@ impl<'j> Rank<'j> {
             copies: vec![],
             started,
             vocabulary,
-            exchanges: job.combines().then_some(EXCHANGES),
+            exchanges: job.split.combines().then_some(EXCHANGES),
             after: None,
             left: Default::default(),
             stamps: None,
@@ -144,7 +145,7 @@ impl<'j> Rank<'j> {
         let program = &mut self.eager.program;
         if !self.job.optimizer.distributed {
             for param in self.chunks.iter().flat_map(Chunk::params) {
-                let bytes = Bytes(param.elements * self.job.dtype.bytes());
+                let bytes = Bytes(param.elements * self.job.split.dtype.bytes());
                 program.alloc(bytes, COMPUTE, Category::Parameter, "parameter");
             }
         }
@@ -206,7 +207,7 @@ impl<'j> Rank<'j> {
         let partial = self.partial();
         let program = &mut self.eager.program;
         let elements: u64 = partial.iter().sum();
-        if elements > 0 && self.job.mesh.tp > 1 {
+        if elements > 0 && self.job.split.mesh.tp > 1 {
             let bytes = Bytes(elements * gradients.bytes());
             let flat = program.alloc(bytes, COMPUTE, Category::ShardedGradient, "aten.cat");
             let copy = Work::Memory { kind: MemoryKind::Foreach, read: bytes, written: bytes };
@@ -227,11 +228,12 @@ impl<'j> Rank<'j> {
         // `_update_router_expert_bias`: copies of all micro-batches, in the parameters' type.
         let router = |param: &&ChunkParam| param.name.ends_with("mlp.router.weight");
         let routers = self.chunks.iter().flat_map(Chunk::params).filter(router).count() as u64;
-        if let (true, Some(group), Some(experts)) = (corrects(self.job), self.groups.maxima, &self.job.model.experts)
+        if let (true, Some(group), Some(experts)) =
+            (corrects(self.job), self.groups.maxima, self.job.split.model.experts())
             && routers > 0
         {
-            let bytes = Bytes(routers * experts.count * self.job.dtype.bytes());
-            reduce(program, (group, MAXIMA), bytes, self.job.dtype);
+            let bytes = Bytes(routers * experts.count * self.job.split.dtype.bytes());
+            reduce(program, (group, MAXIMA), bytes, self.job.split.dtype);
         }
     }
 
@@ -258,7 +260,7 @@ impl<'j> Rank<'j> {
                 self.data.iter().for_each(|data| data.borrow_mut().gather_all(program, chunk));
             }
         }
-        let replicas = job.mesh.dp * job.mesh.cp;
+        let replicas = job.split.mesh.dp * job.split.mesh.cp;
         let last = self.schedule.rank_of[self.schedule.stages - 1] == self.rank;
         if last && replicas > 1 {
             reduce(program, (self.groups.data, DATA), Bytes(8), DType::Fp32);
@@ -274,7 +276,7 @@ fn halves(schedule: &Schedule) -> bool {
 /// The wrappers of a pipeline rank's chunks: of the parameters that all ranks have, and of experts that they do not.
 fn wrappers(
     program: &mut Builder,
-    (job, first_rank): (&Job, bool),
+    (job, first_rank): (&MegatronPlan, bool),
     chunks: &[Chunk],
     (slots, groups): (&[Vec<Slot>], Groups),
 ) -> Vec<Shared> {
@@ -309,14 +311,14 @@ fn shared_buffers(chunks: &[Chunk]) -> Vec<(u64, &'static str)> {
 
 /// Whether two ranks hold a parameter. Where stages go there and back the two copies are one rank's, whose gradients nobody
 /// adds up (`default_embedding_ranks` of sail-sg/zero-bubble-pipeline-parallelism, 39f2c186).
-fn is_shared(param: &ChunkParam, job: &Job, schedule: &Schedule) -> bool {
+fn is_shared(param: &ChunkParam, job: &MegatronPlan, schedule: &Schedule) -> bool {
     let apart = schedule.rank_of[0] != schedule.rank_of[schedule.stages - 1];
-    let copied = job.model.tied_head || job.model.predicts_ahead > 0;
+    let copied = job.split.model.tied_head || job.split.model.predicts_ahead > 0;
     param.word_embedding && copied && apart
 }
 
 /// A chunk's parameters as its buffer sees them.
-fn slots(chunk: &Chunk, job: &Job, schedule: &Schedule) -> Vec<Slot> {
+fn slots(chunk: &Chunk, job: &MegatronPlan, schedule: &Schedule) -> Vec<Slot> {
     let slot = |param: &ChunkParam| Slot {
         elements: param.elements,
         shared: is_shared(param, job, schedule),

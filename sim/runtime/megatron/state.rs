@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use super::chunk::{Chunk, ChunkFrame};
 use super::counts::Counts;
 use super::groups::Groups;
-use super::job::Job;
 use super::optimizer::Shards;
 use super::p2p::{End, P2p, Peer};
 use super::replicas::Shared;
 use super::vocabulary::Vocabulary;
+use crate::plan::megatron::MegatronPlan;
 use crate::program::{BufferId, EventId, ScopeId, StreamId};
 use crate::runtime::eager::main_gradients::WeightWork;
 use crate::runtime::eager::{COMPUTE, Eager, Later, Stamps, Storage};
@@ -59,7 +59,7 @@ pub(super) struct Written {
 
 /// A pipeline rank, writing its program.
 pub(super) struct Rank<'j> {
-    pub(super) job: &'j Job,
+    pub(super) job: &'j MegatronPlan,
     pub(super) schedule: &'j Schedule,
     pub(super) rank: u32,
     pub(super) groups: Groups,
@@ -120,7 +120,7 @@ impl Rank<'_> {
     /// Whom a message goes to or comes from. Where stages go round and round, forward is towards the next rank, from the
     /// last to the first too.
     fn peer(&self, kind: Kind, other: usize) -> Peer {
-        let next = match self.job.pipeline.schedule.placement {
+        let next = match self.job.split.pipeline.schedule.placement {
             Placement::Loop => matches!(kind, Kind::SendForward | Kind::RecvBackward),
             Placement::V => self.schedule.rank_of[other] > self.rank,
         };

@@ -2,8 +2,8 @@
 //! (`core/pipeline_parallel/schedules.py`, `megatron/training/training.py`, `train_step`, 0.16.1).
 
 use super::counts::Counts;
-use super::job::{CudaGraphs, Job};
 use super::state::{Rank, Written};
+use crate::plan::megatron::{CudaGraphs, MegatronPlan};
 use crate::program::builder::Section;
 use crate::program::{Budget, Category, Mark, Program};
 use crate::runtime::eager::COMPUTE;
@@ -11,7 +11,7 @@ use crate::schedule::{Action, Kind, Lists, Schedule};
 
 /// The rank's program. Where it is `stamped`, what micro-batches do alike is run once.
 pub(super) fn program(
-    (job, budget): (&Job, &Budget),
+    (job, budget): (&MegatronPlan, &Budget),
     (schedule, lists): (&Schedule, &Lists),
     rank: u32,
     stamped: bool,
@@ -40,7 +40,7 @@ impl Rank<'_> {
         let warmup = list.iter().take_while(|action| !action.kind.is_backward());
         // The last forward before the first backward belongs to the steady state.
         let before = warmup.filter(|action| action.kind == Kind::Forward).count();
-        let all_first = before == total && self.job.pipeline.virtual_stages > 1;
+        let all_first = before == total && self.job.split.pipeline.virtual_stages > 1;
         let warmup = if all_first { total } else { before.saturating_sub(1) };
         self.counts = Counts { warmup, total, ..Counts::default() };
         if self.aligns_gather() {

@@ -21,8 +21,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::batch::Batch;
 use super::groups::REDUCTIONS;
-use super::job::{CrossEntropy, Implementation, Job};
 use crate::model::NormPlacement;
+use crate::plan::megatron::{CrossEntropy, Implementation, MegatronPlan};
 use crate::program::{EventId, GroupId};
 use crate::runtime::Refusal;
 use crate::runtime::eager::Storage;
@@ -31,13 +31,13 @@ use crate::schedule::order::vocabulary::Spread;
 use crate::schedule::{Action, Kind};
 
 /// What of a job whose vocabulary pipeline ranks share has no rules here, if anything, and what to write.
-pub(super) fn refuses(job: &Job) -> Option<Refusal> {
-    job.spread()?;
-    let model = &job.model;
+pub(super) fn refuses(job: &MegatronPlan) -> Option<Refusal> {
+    job.split.spread()?;
+    let model = &job.split.model;
     let elsewhere = "take another model";
     let cases = [
         (
-            job.mesh.tp > 1,
+            job.split.mesh.tp > 1,
             Refusal::new(
                 "shared-vocabulary-tensor-parallel",
                 "a vocabulary over pipeline ranks that tensor-parallel ranks share too",
@@ -46,7 +46,7 @@ pub(super) fn refuses(job: &Job) -> Option<Refusal> {
             .instead("write mesh.tp = 1"),
         ),
         (
-            job.mesh.cp > 1,
+            job.split.mesh.cp > 1,
             Refusal::new(
                 "shared-vocabulary-context-parallel",
                 "a vocabulary over pipeline ranks with context parallelism",
@@ -64,18 +64,18 @@ pub(super) fn refuses(job: &Job) -> Option<Refusal> {
             .instead("write model.tied_head = false"),
         ),
         (
-            !job.padded_vocabulary().is_multiple_of(u64::from(job.mesh.pp)),
+            !job.split.padded_vocabulary().is_multiple_of(u64::from(job.split.mesh.pp)),
             Refusal::new("shared-vocabulary-uneven", "words that pipeline ranks cannot share evenly")
                 .on("megatron.make_vocab_size_divisible_by")
                 .instead("write megatron.make_vocab_size_divisible_by as a multiple of mesh.pp"),
         ),
         (
-            job.mixture.is_some(),
+            job.split.mixture.is_some(),
             Refusal::new("shared-vocabulary-experts", "a vocabulary over pipeline ranks of a mixture of experts")
                 .instead("take a dense model"),
         ),
         (
-            job.matmuls.fp8().is_some(),
+            job.split.matmuls.fp8().is_some(),
             Refusal::new("shared-vocabulary-fp8", "a vocabulary over pipeline ranks with fp8 matmuls")
                 .on("megatron.fp8")
                 .instead("remove megatron.fp8"),
@@ -90,13 +90,13 @@ pub(super) fn refuses(job: &Job) -> Option<Refusal> {
             .instead("write megatron.overlap_grad_reduce = false"),
         ),
         (
-            job.block.cross_entropy != CrossEntropy::Composed,
+            job.split.block.cross_entropy != CrossEntropy::Composed,
             Refusal::new("shared-vocabulary-fused-loss", "a vocabulary over pipeline ranks with a fused cross-entropy")
                 .on("megatron.cross_entropy_loss_fusion")
                 .instead("write megatron.cross_entropy_loss_fusion = false"),
         ),
         (
-            model.embedding_norm,
+            model.embedding_norm.is_some(),
             Refusal::new(
                 "shared-vocabulary-embedding-norm",
                 "a vocabulary over pipeline ranks with a norm on the embedding",
@@ -104,12 +104,12 @@ pub(super) fn refuses(job: &Job) -> Option<Refusal> {
             .instead(elsewhere),
         ),
         (
-            model.norm_placement != NormPlacement::Pre,
+            model.norms().placement != NormPlacement::Pre,
             Refusal::new("shared-vocabulary-last-norm", "a vocabulary over pipeline ranks without a last norm")
                 .instead(elsewhere),
         ),
         (
-            job.block.implementation == Implementation::Local,
+            job.split.block.implementation == Implementation::Local,
             Refusal::new(
                 "shared-vocabulary-local",
                 "a vocabulary over pipeline ranks without Transformer Engine's modules",
@@ -159,18 +159,18 @@ pub(super) struct Vocabulary {
 }
 
 impl Vocabulary {
-    pub(super) fn new(job: &Job, spread: Spread, tables: [usize; 2]) -> Vocabulary {
+    pub(super) fn new(job: &MegatronPlan, spread: Spread, tables: [usize; 2]) -> Vocabulary {
         let part = Part {
-            tokens: job.batch * job.seq,
-            width: job.model.width,
-            words: job.padded_vocabulary() / u64::from(job.mesh.pp),
-            dtype: job.dtype,
+            tokens: job.split.batch * job.split.seq,
+            width: job.split.model.width,
+            words: job.split.padded_vocabulary() / u64::from(job.split.mesh.pp),
+            dtype: job.split.dtype,
         };
         Vocabulary {
             spread,
             part,
             tables,
-            micro_batches: job.micro_batches,
+            micro_batches: job.split.micro_batches,
             batches: Default::default(),
             words: Default::default(),
             looked_up: None,

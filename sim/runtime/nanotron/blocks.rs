@@ -7,7 +7,7 @@ use crate::model::megatron::MegatronOp;
 use crate::model::nanotron::NanotronOp;
 use crate::model::tensor::TensorParallel;
 use crate::program::DType;
-use crate::runtime::megatron::{Job, Modules};
+use crate::runtime::megatron::{Modules, Split};
 
 const BS: &[Axis] = &[Axis::B, Axis::S];
 const SS: &[Axis] = &[Axis::S, Axis::S];
@@ -26,7 +26,7 @@ pub fn modules(regather: bool) -> Modules {
     }
 }
 
-fn builder(job: &Job, name: &'static str, input: (&'static str, &'static [Axis])) -> (GraphBuilder, ValueId, Dims) {
+fn builder(job: &Split, name: &'static str, input: (&'static str, &'static [Axis])) -> (GraphBuilder, ValueId, Dims) {
     let tp = u64::from(job.mesh.tp);
     let tensor = TensorParallel { ranks: tp, sequence: tp > 1, loss: true, asynchronous: false };
     let dims = block::dims(&job.model, job.batch, job.seq, tensor);
@@ -43,17 +43,17 @@ fn norm(dims: Dims) -> OpKind {
 }
 
 /// `TensorParallelEmbedding`. Inputs: tokens, positions.
-fn embedding(job: &Job) -> Graph {
+fn embedding(job: &Split) -> Graph {
     let (mut g, tokens, dims) = builder(job, "embedding", ("tokens_BS", BS));
     let positions = g.input("positions_BS", BS, job.dtype);
-    let table = g.param("word_embeddings.weight", dims.v, dims.d);
+    let table = g.table("word_embeddings.weight", dims.v, dims.d);
     let kind = OpKind::Megatron(MegatronOp::Embed { learned: false, dropout: false, summed: false });
     let out = g.op("embedding", kind, &[tokens, positions], &[table], ("h_LBD", BLD));
     g.finish(out)
 }
 
 /// `LlamaDecoderLayer`. Inputs: the hidden state, a mask.
-fn block(job: &Job, regather: bool) -> Graph {
+fn block(job: &Split, regather: bool) -> Graph {
     let (mut g, x, dims) = builder(job, "layers", ("h_LBD", BLD));
     let mask = g.input("mask_SS", SS, job.dtype);
     let Dims { d, n, k, h, f, .. } = dims;
@@ -97,12 +97,12 @@ fn block(job: &Job, regather: bool) -> Graph {
 }
 
 /// Norm, head, logits in fp32, losses, their masked mean. Inputs: the hidden state, the label mask.
-fn head(job: &Job, regather: bool) -> Graph {
+fn head(job: &Split, regather: bool) -> Graph {
     let (mut g, x, dims) = builder(job, "head", ("h_LBD", BLD));
     let mask = g.input("label_mask_BS", BS, DType::Fp32);
     let (d, v) = (dims.d, dims.v);
     let weight_norm = g.param("final_layer_norm.weight", d, 1);
-    let weight = g.param("output_layer.weight", v, d);
+    let weight = g.table("output_layer.weight", v, d);
     let hn = g.op("final_layer_norm", norm(dims), &[x], &[weight_norm], ("xn_LBD", BLD));
     let kind = own(NanotronOp::Column { inputs: d, outputs: v, regather });
     let logits = g.op("lm_head", kind, &[hn], &[weight], ("logits_SBV", BSV));

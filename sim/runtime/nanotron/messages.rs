@@ -5,7 +5,7 @@
 //! somebody asks for them; here both ends of a message meet, and a stage asks for the mask before it sends a gradient, not
 //! after.
 
-use super::job::Job;
+use crate::plan::nanotron::NanotronPlan;
 use crate::program::{Builder, DType, Direction, Dispatch, Group, GroupId, StreamId, Transfer, Work};
 use crate::runtime::eager::COMPUTE;
 use crate::units::Bytes;
@@ -43,7 +43,7 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    pub(super) fn new(job: &Job, (pipeline, group): (&Group, GroupId), streams: [StreamId; 2]) -> Messages {
+    pub(super) fn new(job: &NanotronPlan, (pipeline, group): (&Group, GroupId), streams: [StreamId; 2]) -> Messages {
         let split = &job.split;
         let tokens = split.batch * split.seq;
         let part = tokens / u64::from(split.mesh.tp);

@@ -7,12 +7,12 @@ use crate::model::ModelConfig;
 
 /// Blocks of each of `stages`; none if the last is left without the head.
 pub fn placement(model: &ModelConfig, stages: u32) -> Option<Vec<u64>> {
-    let block = 4 * model.heads * model.head_dim * model.width + 3 * model.ffn * model.width;
-    let all = (model.layers * block + model.vocab * model.width) as f64;
+    let block = 4 * model.heads() * model.head_dim() * model.width + 3 * model.feed_forward_width() * model.width;
+    let all = (model.layers.count() * block + model.vocab * model.width) as f64;
     let threshold = |stage: usize| all * ((stage + 1) as f64 / f64::from(stages));
     let mut layers = vec![0; stages as usize];
     let mut stage = 0;
-    for layer in 1..=model.layers {
+    for layer in 1..=model.layers.count() {
         *layers.get_mut(stage)? += 1;
         if (layer * block) as f64 > threshold(stage) {
             stage += 1;
@@ -25,12 +25,20 @@ pub fn placement(model: &ModelConfig, stages: u32) -> Option<Vec<u64>> {
 mod tests {
     use super::placement;
     use crate::model::huggingface::shipped;
+    use crate::model::{FeedForward, Mixer};
 
     /// Stages of a Llama of these sizes with 131,072 words.
     fn of((layers, width, ffn): (u64, u64, u64), stages: u32) -> Vec<u64> {
         let mut model = shipped::named("llama-3-8b").expect("a shipped model");
-        (model.layers, model.width, model.ffn, model.vocab) = (layers, width, ffn, 131_072);
-        model.head_dim = width / model.heads;
+        (model.width, model.vocab) = (width, 131_072);
+        model.layers.resize(layers);
+        model.layers.edit(|layer| {
+            if let (Mixer::Attention(attention), FeedForward::Dense(dense)) =
+                (&mut layer.mixer, &mut layer.feed_forward)
+            {
+                (attention.head_dim, dense.width) = (width / attention.heads, ffn);
+            }
+        });
         placement(&model, stages).expect("a placement")
     }
 

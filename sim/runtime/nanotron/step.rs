@@ -10,15 +10,15 @@ use std::rc::Rc;
 
 use super::blocks::modules;
 use super::buckets::{Buckets, Hooks, add_to_fp32};
-use super::job::Job;
 use super::messages::{Messages, Peer};
 use super::update::{Groups, Update};
+use crate::plan::nanotron::NanotronPlan;
 use crate::program::builder::Section;
 use crate::program::{Budget, Builder, Category, Dispatch, Mark, Pass, Program, StreamId};
 use crate::runtime::eager::framework::Nanotron;
 use crate::runtime::eager::main_gradients::ParamHooks;
 use crate::runtime::eager::{COMPUTE, Eager, FrameworkState, Storage, TensorGroup};
-use crate::runtime::megatron::{Chunk, ChunkFrame, Ends, LossReport};
+use crate::runtime::megatron::{Around, Chunk, ChunkFrame, Ends, LossReport};
 use crate::runtime::optimizer::Owned;
 use crate::units::Bytes;
 
@@ -30,7 +30,7 @@ const PAIRS: [StreamId; 2] = [StreamId(2), StreamId(3)];
 const DATA: StreamId = StreamId(4);
 
 /// The program of a pipeline rank.
-pub(super) fn program((job, budget): (&Job, &Budget), rank: u32) -> Program {
+pub(super) fn program((job, budget): (&NanotronPlan, &Budget), rank: u32) -> Program {
     let mut run = Rank::new((job, budget), rank);
     run.setup();
     run.eager.program.section(Section::Step);
@@ -39,7 +39,7 @@ pub(super) fn program((job, budget): (&Job, &Budget), rank: u32) -> Program {
 }
 
 struct Rank<'j> {
-    job: &'j Job,
+    job: &'j NanotronPlan,
     rank: u32,
     first: bool,
     last: bool,
@@ -60,7 +60,7 @@ struct Rank<'j> {
 }
 
 impl<'j> Rank<'j> {
-    fn new((job, budget): (&'j Job, &Budget), rank: u32) -> Rank<'j> {
+    fn new((job, budget): (&'j NanotronPlan, &Budget), rank: u32) -> Rank<'j> {
         let split = &job.split;
         let mesh = split.mesh;
         let mut program = Builder::within(budget, mesh.ranks(), &STREAMS);
@@ -70,7 +70,7 @@ impl<'j> Rank<'j> {
         let (first, last) = (rank == 0, rank + 1 == mesh.pp);
         let before: u64 = split.pipeline.layers[..rank as usize].iter().sum();
         let own = before..before + split.pipeline.layers[rank as usize];
-        let chunk = Chunk::of(&modules(job.gathers_again), split, Ends { first, last }, own, 0);
+        let chunk = Chunk::of(&modules(job.gathers_again), (split, Around::NOTHING), Ends { first, last }, own, 0);
         let params: Vec<Owned> = chunk.params().iter().map(|param| Owned::whole(param.shape, param.role)).collect();
         let sizes: Vec<u64> = params.iter().map(Owned::elements).collect();
         let partial = chunk.params().iter().filter(|param| param.name.contains("norm") && mesh.tp > 1);

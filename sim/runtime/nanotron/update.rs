@@ -4,7 +4,7 @@
 //! After ZeRO's gather every slice of every parameter of every replica is copied to its place on its own: replicas ×
 //! parameters kernels, which the host takes longer to launch than the network to bring.
 
-use super::job::Job;
+use crate::plan::nanotron::NanotronPlan;
 use crate::program::{
     BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work,
 };
@@ -59,7 +59,7 @@ impl Update {
     }
 
     /// Parameters, their gradients in fp32, what is stepped in fp32.
-    pub(super) fn setup(&self, program: &mut Builder, job: &Job) {
+    pub(super) fn setup(&self, program: &mut Builder, job: &NanotronPlan) {
         for elements in self.sizes() {
             program.alloc(Bytes(elements * self.dtype.bytes()), COMPUTE, Category::Parameter, "weight");
         }

@@ -2,10 +2,11 @@
 //! after the other (`_single_tensor_adam`), or in one kernel (`_fused_adam`). On the host DeepSpeed runs `DeepSpeedCPUAdam` in their
 //! place (`deepspeed/ops/adam/cpu_adam.py`).
 
-use super::contract::{Asked, Caller, Facts, How, Pass, Rules, Setting, State};
+use super::contract::{Asked, Caller, Facts, Pass, Rules, Setting, State};
 use super::for_loop::{self, DECAY, DENOMINATOR, Kernel, Result, SECOND_MOMENT, UPDATE};
 use super::kernels::Step;
 use super::param::Owned;
+use crate::plan::optimizer::{Adam, Decay, How};
 
 /// What is known of `AdamW`.
 pub const ADAMW: Facts = Facts {
@@ -43,30 +44,6 @@ const TORCH: &[(Caller, How)] = &[
     (Caller::SingleDevice, How::Foreach),
     (Caller::Zero, How::Fused),
 ];
-
-/// What weight decay does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decay {
-    /// There is none.
-    None,
-    /// It shrinks the weights in place (`AdamW`).
-    OfWeights,
-    /// It is added to a copy of the gradients (`Adam`).
-    InGradients,
-}
-
-/// `Adam` or `AdamW` with its settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Adam {
-    /// How it goes through its parameters.
-    pub how: How,
-    /// What weight decay does.
-    pub decay: Decay,
-    /// Whether the maximum of second moments is kept, as a third state.
-    pub amsgrad: bool,
-    /// Whether each parameter's number of steps is a tensor on the device.
-    pub counts_on_device: bool,
-}
 
 impl Adam {
     /// torch's own, which counts steps on the device if it is fused.

@@ -2,10 +2,11 @@
 //! moves 80 B for each fp32 element, and 8 B more with weight decay. torch's `AdamW` of PyTorch 1.13, which InternEvo steps,
 //! takes the same kernels.
 
-use super::contract::{Asked, Caller, Facts, How, Pass, Rules, Setting, State};
+use super::contract::{Asked, Caller, Facts, Pass, Rules, Setting, State};
 use super::for_loop::{self, DECAY, DENOMINATOR, Result, SECOND_MOMENT, UPDATE};
 use super::kernels::Step;
 use super::param::Owned;
+use crate::plan::optimizer::{Composer, How};
 
 /// What is known of Composer's.
 pub const DECOUPLED_ADAMW: Facts = Facts {
@@ -32,16 +33,6 @@ pub const INTERNEVO: Facts = Facts {
     weight_decay: None,
     ..DECOUPLED_ADAMW
 };
-
-/// `DecoupledAdamW` with its settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Composer {
-    /// Whether there is weight decay.
-    pub decays: bool,
-    /// Whether the number of steps is a tensor on the device, which the host reads back for each parameter
-    /// (`DecoupledAdamW` of Composer 0.16 and later).
-    pub step_on_device: bool,
-}
 
 impl Composer {
     pub(super) fn new(asked: &Asked) -> Composer {

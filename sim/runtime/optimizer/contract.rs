@@ -4,32 +4,11 @@ use strum::VariantArray;
 
 use super::kernels::{Launches, Step};
 use super::param::Owned;
+use crate::plan::optimizer::How;
 use crate::program::DType;
 
-/// How an optimizer goes through its parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
-    /// One kernel for everything.
-    Fused,
-    /// Multi-tensor operators, one pass each (PyTorch's default on a GPU).
-    Foreach,
-    /// One parameter after the other, a kernel for each elementary operation.
-    ForLoop,
-}
-
-impl How {
-    /// As scenarios write it.
-    pub fn written(self) -> &'static str {
-        match self {
-            How::Fused => "fused",
-            How::Foreach => "foreach",
-            How::ForLoop => "for_loop",
-        }
-    }
-}
-
 /// Whose training step it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, VariantArray, serde::Serialize)]
 pub enum Caller {
     /// PyTorch's `fully_shard`.
     Fsdp2,

@@ -2,9 +2,10 @@
 //! types of their own (`--use-precision-aware-optimizer`). Where masters are kept as the lower half of what parameters are the upper
 //! half of (`store_param_remainders`), the kernel reads and writes both.
 
-use super::contract::{Asked, Caller, Facts, How, Pass, Rules, State};
+use super::contract::{Asked, Caller, Facts, Pass, Rules, State};
 use super::kernels::Step;
 use super::param::{self, Owned};
+use crate::plan::optimizer::{FusedAdam, How};
 use crate::program::DType;
 
 /// What is known of it.
@@ -17,17 +18,6 @@ pub const MEGATRON: Facts = Facts {
     weight_decay: None,
     refusals: &[],
 };
-
-/// `FusedAdam` with its settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FusedAdam {
-    /// Types of the first and the second moments.
-    pub moments: [DType; 2],
-    /// What is kept of each master parameter \[B\].
-    pub master: u64,
-    /// Bytes of a parameter that is the rest of its master; none: masters are whole.
-    pub rest: u64,
-}
 
 impl FusedAdam {
     pub(super) fn new(asked: &Asked) -> FusedAdam {

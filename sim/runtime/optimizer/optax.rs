@@ -1,9 +1,10 @@
 //! optax's `adamw` as MaxText runs it: one fused loop of a compiled program, with first moments in a type of their own
 //! (`mu_dtype`).
 
-use super::contract::{Asked, Caller, Facts, How, Pass, Rules, State};
+use super::contract::{Asked, Caller, Facts, Pass, Rules, State};
 use super::kernels::Step;
 use super::param::Owned;
+use crate::plan::optimizer::{How, Optax};
 use crate::program::DType;
 
 /// What is known of it.
@@ -16,13 +17,6 @@ pub const ADAMW: Facts = Facts {
     weight_decay: None,
     refusals: &[],
 };
-
-/// `adamw` with its settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Optax {
-    /// Types of `mu` and `nu`.
-    pub moments: [DType; 2],
-}
 
 impl Optax {
     pub(super) fn new(asked: &Asked) -> Optax {

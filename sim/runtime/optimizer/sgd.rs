@@ -1,8 +1,9 @@
 //! torch's `SGD` (`torch/optim/sgd.py`: `_multi_tensor_sgd`, `_single_tensor_sgd`, `_fused_sgd`).
 
-use super::contract::{Asked, Caller, Facts, How, Pass, Refusal, Rules, Setting, State};
+use super::contract::{Asked, Caller, Facts, Pass, Refusal, Rules, Setting, State};
 use super::kernels::Step;
 use super::param::Owned;
+use crate::plan::optimizer::{How, Sgd};
 use crate::program::BufferId;
 
 /// What is known of it.
@@ -26,19 +27,6 @@ pub const SGD: Facts = Facts {
         remedy: "write implementation = \"foreach\", which is PyTorch's default",
     }],
 };
-
-/// `SGD` with its settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sgd {
-    /// How it goes through its parameters.
-    pub how: How,
-    /// Whether there is weight decay, which is added to a copy of the gradients.
-    pub decays: bool,
-    /// Whether there is momentum, which is a state.
-    pub momentum: bool,
-    /// Whether the momentum is Nesterov's.
-    pub nesterov: bool,
-}
 
 impl Sgd {
     pub(super) fn new(asked: &Asked) -> Sgd {

@@ -1,9 +1,11 @@
 //! A block's forward as operators on named tensors, with what each needs in backward.
 
-use super::job::{Attention, Job};
 use crate::model::experts::Experts;
 use crate::model::latent::LatentAttention;
-use crate::model::{FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm};
+use crate::model::{
+    Attention as Heads, FeedForward, Gating, Layer, Mixer, ModelConfig, Norm, NormPlacement, Norms, Position, QkNorm,
+};
+use crate::plan::xla::{Attention, XlaPlan};
 use crate::program::AttentionShape;
 
 /// A tensor of the block, by its place in [`Block::tensors`].
@@ -159,18 +161,15 @@ pub struct Block {
 }
 
 impl Block {
-    /// The block of a job, with a sliding window if given; with experts, where the model has any.
-    pub fn of(job: &Job, window: Option<u64>) -> Block {
-        Block::with(job, window, job.model.experts.as_ref())
-    }
-
-    /// The same, with experts or without.
-    pub fn with(job: &Job, window: Option<u64>, experts: Option<&Experts>) -> Block {
+    /// A layer of a job's model.
+    pub fn of(job: &XlaPlan, layer: &Layer) -> Block {
         let (model, tensor) = (&job.model, u64::from(job.mesh.tensor));
-        let (heads, kv_heads) = (model.heads / tensor, (model.kv_heads / tensor).max(1));
-        let (width, ffn) = (model.width, model.ffn / tensor);
-        let (q, kv) = (heads * model.head_dim, kv_heads * model.head_dim);
-        let norm_numbers = if model.norm == (Norm::Layer { bias: true }) { 2 } else { 1 };
+        let mixer = &layer.mixer;
+        let (heads, kv_heads) = (mixer.heads() / tensor, (mixer.kv_heads() / tensor).max(1));
+        let width = model.width;
+        let (q, kv) = (heads * mixer.head_dim(), kv_heads * mixer.head_dim());
+        let Norms { kind, placement } = layer.norms;
+        let norm_numbers = if kind == (Norm::Layer { bias: true }) { 2 } else { 1 };
         let rows = job.own_tokens();
         let mut block = Block {
             ops: vec![],
@@ -182,20 +181,20 @@ impl Block {
             split: model.width / job.stream(),
             spread: job.spread(),
         };
-        let around = model.norm_placement == NormPlacement::PreAndPost;
-        let beside = model.norm_placement == NormPlacement::ParallelShared;
+        let around = placement == NormPlacement::PreAndPost;
+        let beside = placement == NormPlacement::ParallelShared;
         // What a chip holds of the numbers between the halves of a block.
         let stream = job.stream();
         let input = block.tensor(Some("decoder_layer_input"), stream);
         let normed = block.norm_of(input, (stream, width));
-        let [query, key, value] = match &model.latent {
-            Some(latent) => block.latent(normed, (width, heads), latent),
-            None => block.heads(normed, model, (q, kv)),
+        let [query, key, value] = match mixer {
+            Mixer::Attention(attention) => block.heads(normed, (model, attention), (q, kv)),
+            Mixer::Latent(latent) => block.latent(normed, (width, heads), latent),
         };
         // Of latent attention: the mean of what scores and values are computed over, and the values' own width.
-        let (head_dim, made) = match &model.latent {
-            Some(latent) => ((model.head_dim + latent.value) / 2, heads * latent.value),
-            None => (model.head_dim, q),
+        let (head_dim, made) = match mixer {
+            Mixer::Attention(attention) => (attention.head_dim, q),
+            Mixer::Latent(latent) => ((latent.head_dim() + latent.value) / 2, heads * latent.value),
         };
         // Chips that share a sequence each have early and late parts of it (`context_parallel_load_balance`): as many pairs as
         // whole sequences of a share of the heads.
@@ -208,7 +207,7 @@ impl Block {
             keys: job.seq,
             head_dim,
             causal: true,
-            window,
+            window: layer.window(),
         };
         let attended = block.op(Kind::Attention(shape), &[query, key, value], Some("context"), made);
         let mut out = block.linear(attended, Some("out_proj"), ("out", made, width, true));
@@ -218,42 +217,54 @@ impl Block {
         let middle = block.op(Kind::Add, &[input, out], None, stream);
         // Side by side, both halves read one norm of the block's input.
         let normed = if beside { normed } else { block.norm_of(middle, (stream, width)) };
-        let mut down = match experts {
-            None => block.feed_forward(normed, model.feed_forward, (width, ffn, 1)),
-            Some(experts) => block.mixture(normed, job, (width, experts)),
+        let mut down = match &layer.feed_forward {
+            FeedForward::Dense(dense) => block.feed_forward(normed, dense.gating, (width, dense.width / tensor, 1)),
+            FeedForward::Experts(experts) => block.mixture(normed, job, (width, experts)),
         };
         if around {
             down = block.norm_of(down, (stream, width));
         }
         block.op(Kind::Add, &[middle, down], None, stream);
         // Biases, and what has as many numbers, lie beside the norms' weights, and are added within matmuls.
-        let ups = if matches!(model.feed_forward, FeedForward::Gated(_)) { 2 } else { 1 };
-        let router = experts.map(|experts| experts.router);
-        let count = experts.map_or(0, |experts| experts.count);
-        let each = experts.map_or(0, |experts| ups * experts.width / tensor + width);
-        let biases = [
-            (model.qkv_bias, q + 2 * kv),
-            (model.output_bias, width),
-            (model.sinks, heads),
-            (model.ffn_bias && experts.is_none(), ups * ffn + width),
-            (experts.is_some_and(|experts| experts.bias), count * each),
-            (router.is_some_and(|router| router.bias), count),
-            (router.is_some_and(|router| router.correction), count),
-        ];
-        block.norms += biases.iter().filter(|(has, _)| *has).map(|(_, numbers)| numbers).sum::<u64>();
+        if let Mixer::Attention(attention) = mixer {
+            block.beside([(attention.qkv_bias, q + 2 * kv), (attention.output_bias, width), (attention.sinks, heads)]);
+        }
+        match &layer.feed_forward {
+            FeedForward::Dense(dense) => {
+                block.beside([(dense.bias, dense.gating.ups() * (dense.width / tensor) + width)]);
+            }
+            FeedForward::Experts(experts) => {
+                let each = experts.gating.ups() * experts.width / tensor + width;
+                block.beside([
+                    (experts.bias, experts.count * each),
+                    (experts.router.bias, experts.count),
+                    (experts.router.correction, experts.count),
+                ]);
+            }
+        }
         block
     }
 
+    /// Counts numbers that lie beside the norms' weights, where there are such.
+    fn beside<const COUNT: usize>(&mut self, numbers: [(bool, u64); COUNT]) {
+        self.norms += numbers.iter().filter(|(has, _)| *has).map(|(_, numbers)| numbers).sum::<u64>();
+    }
+
     /// Queries, keys and values of heads of their own.
-    fn heads(&mut self, normed: Tensor, model: &ModelConfig, (q, kv): (u64, u64)) -> [Tensor; 3] {
+    fn heads(
+        &mut self,
+        normed: Tensor,
+        (model, attention): (&ModelConfig, &Heads),
+        (q, kv): (u64, u64),
+    ) -> [Tensor; 3] {
         let width = model.width;
         let query = self.linear(normed, Some("query_proj"), ("query", width, q, false));
         let key = self.linear(normed, Some("key_proj"), ("key", width, kv, false));
         let value = self.linear(normed, Some("value_proj"), ("value", width, kv, false));
-        let (query, key) = match model.qk_norm {
+        let (query, key) = match attention.qk_norm {
             None => (query, key),
             Some(QkNorm::PerHead) => {
-                (self.norm_of(query, (q, model.head_dim)), self.norm_of(key, (kv, model.head_dim)))
+                (self.norm_of(query, (q, attention.head_dim)), self.norm_of(key, (kv, attention.head_dim)))
             }
             Some(QkNorm::Full) => (self.norm(query, q), self.norm(key, kv)),
         };
@@ -268,7 +279,7 @@ impl Block {
     /// Queries, keys and values of latent attention (`layers/attention_mla.py`): through short vectors with norms of their own.
     /// Keys are put together with the rotated part that all heads share, values are the rest of what keys are made with.
     fn latent(&mut self, normed: Tensor, (width, heads): (u64, u64), latent: &LatentAttention) -> [Tensor; 3] {
-        let each = heads * (latent.plain + latent.rotated);
+        let each = heads * (latent.head_dim());
         let query = match latent.query_rank {
             None => self.linear(normed, Some("query_proj"), ("query", width, each, false)),
             Some(rank) => {
@@ -285,15 +296,15 @@ impl Block {
     }
 
     /// The feed-forward, of one or of every expert.
-    fn feed_forward(&mut self, input: Tensor, kind: FeedForward, sizes: (u64, u64, u64)) -> Tensor {
+    fn feed_forward(&mut self, input: Tensor, kind: Gating, sizes: (u64, u64, u64)) -> Tensor {
         let (width, ffn, copies) = sizes;
         let product = match kind {
-            FeedForward::Gated(_) => {
+            Gating::Gated(_) => {
                 let gate = self.linear_of(input, Some("mlpwi_0"), ("wi_0", width, ffn, false), copies);
                 let up = self.linear_of(input, Some("mlpwi_1"), ("wi_1", width, ffn, false), copies);
                 self.op(Kind::Gate, &[gate, up], None, ffn)
             }
-            FeedForward::Plain(_) => {
+            Gating::Plain(_) => {
                 let up = self.linear_of(input, Some("mlpwi"), ("wi", width, ffn, false), copies);
                 self.op(Kind::Gate, &[up], None, ffn)
             }
@@ -302,7 +313,7 @@ impl Block {
     }
 
     /// Experts, those that every token passes among them.
-    fn mixture(&mut self, input: Tensor, job: &Job, (width, experts): (u64, &Experts)) -> Tensor {
+    fn mixture(&mut self, input: Tensor, job: &XlaPlan, (width, experts): (u64, &Experts)) -> Tensor {
         let routed = match job.capacity_factor {
             Some(_) => self.places(input, job, (width, experts)),
             None => self.sorted(input, job, (width, experts)),
@@ -311,26 +322,26 @@ impl Block {
             return routed;
         }
         let sizes = (width, experts.shared / u64::from(job.mesh.tensor), 1);
-        let shared = self.feed_forward(input, job.model.feed_forward, sizes);
+        let shared = self.feed_forward(input, experts.gating, sizes);
         self.op(Kind::Add, &[routed, shared], None, job.stream())
     }
 
     /// All copies of tokens, in the order of their experts, in matmuls of groups of rows (`sparse_matmul` with `megablox`);
     /// experts are taken to get as many each.
-    fn sorted(&mut self, input: Tensor, job: &Job, (width, experts): (u64, &Experts)) -> Tensor {
+    fn sorted(&mut self, input: Tensor, job: &XlaPlan, (width, experts): (u64, &Experts)) -> Tensor {
         let tensor = u64::from(job.mesh.tensor);
         let scores = self.linear(input, None, (ROUTER, width, experts.count, false));
         let tokens = self.rows;
         self.rows = tokens * experts.top_k;
         let sent = self.op(Kind::Sort, &[input, scores], None, width);
-        let made = self.feed_forward(sent, job.model.feed_forward, (width, experts.width / tensor, experts.count));
+        let made = self.feed_forward(sent, experts.gating, (width, experts.width / tensor, experts.count));
         self.rows = tokens;
         self.op(Kind::Unsort, &[made, scores], None, job.stream())
     }
 
     /// Experts with as many places each for every sequence; tokens that find none are dropped (MaxText's `dense_matmul` with
     /// a `capacity_factor`).
-    fn places(&mut self, input: Tensor, job: &Job, (width, experts): (u64, &Experts)) -> Tensor {
+    fn places(&mut self, input: Tensor, job: &XlaPlan, (width, experts): (u64, &Experts)) -> Tensor {
         let places = job.places(experts);
         let tensor = u64::from(job.mesh.tensor);
         let scores = self.linear(input, None, (ROUTER, width, experts.count, false));
@@ -338,7 +349,7 @@ impl Block {
         let tokens = std::mem::replace(&mut self.rows, job.batch * places);
         let sent = self.op(Kind::Dispatch(places), &[input, masks], None, width);
         let sent = self.sent(sent, width);
-        let made = self.feed_forward(sent, job.model.feed_forward, (width, experts.width / tensor, experts.count));
+        let made = self.feed_forward(sent, experts.gating, (width, experts.width / tensor, experts.count));
         let made = self.sent(made, width);
         self.rows = tokens;
         self.op(Kind::Combine(places), &[made, masks], None, width)

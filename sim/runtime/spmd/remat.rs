@@ -4,7 +4,7 @@
 //! the second forward.
 
 use super::block::{Block, Tensor};
-use super::policy::{Keep, Policy};
+use crate::plan::xla::{Keep, Policy};
 
 impl Policy {
     /// Operators of a block that run again in backward.

@@ -8,7 +8,7 @@
 //! weights gathered for two uses; where that is not enough, the sum behind attention's projection, and values: each the result of
 //! one matmul of what is there anyway.
 
-use super::job::{Job, Targets};
+use crate::plan::xla::{Targets, XlaPlan};
 use crate::program::{Instr, Program};
 use crate::units::Bytes;
 
@@ -38,7 +38,7 @@ pub(super) enum Blocks {
 
 impl Room {
     /// What the compiler gives up next for a step that needs `held`; none where there is enough, or nothing left to give up.
-    pub(super) fn tighter(self, held: Held, job: &Job) -> Option<Room> {
+    pub(super) fn tighter(self, held: Held, job: &XlaPlan) -> Option<Room> {
         let limit = Bytes(job.hbm.0 / 100 * 95);
         if held.loss > limit && job.vocab_tiling < 2 {
             let normed = job.in_loops(false) && !self.normed;

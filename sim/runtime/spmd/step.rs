@@ -13,9 +13,9 @@ mod weights;
 
 use std::collections::BTreeMap;
 
-use super::job::Job;
 use super::room::Room;
 use super::tape::{CORE, STAGES, UNITS, Value};
+use crate::plan::xla::XlaPlan;
 use crate::program::builder::Section;
 use crate::program::{Budget, Builder, Category, Discipline, Dispatch, Pass, Program};
 use crate::runtime::optimizer::param::elements;
@@ -26,7 +26,7 @@ use state::{FULL, Groups, Scopes, Step};
 pub(super) const HEAD: &str = "decoder_norm, logits_dense";
 
 /// The program of every chip.
-pub(super) fn program((job, budget): (&Job, &Budget), room: Room) -> Program {
+pub(super) fn program((job, budget): (&XlaPlan, &Budget), room: Room) -> Program {
     let units = if job.pipeline.is_some() { &UNITS[..] } else { &UNITS[..STAGES.0 as usize] };
     let mut program = Builder::within(budget, job.mesh.ranks(), units);
     program.memory(Discipline::Static);
@@ -63,9 +63,10 @@ pub(super) fn program((job, budget): (&Job, &Budget), room: Room) -> Program {
 }
 
 /// Regions of blocks: those of a stage, in a pipeline, then those that are in none.
-fn layers(job: &Job) -> impl Iterator<Item = String> {
-    let (staged, rest) =
-        job.pipeline.map_or((0, job.model.layers), |all| (all.layers_per_stage, job.model.layers - all.layers));
+fn layers(job: &XlaPlan) -> impl Iterator<Item = String> {
+    let (staged, rest) = job
+        .pipeline
+        .map_or((0, job.model.layers.count()), |all| (all.layers_per_stage, job.model.layers.count() - all.layers));
     let outside = if staged > 0 { "layers_outside_pipeline" } else { "layers" };
     let named = |name: &'static str, count| (0..count).map(move |layer| format!("{name}.{layer}"));
     named("pipeline_module.layers", staged).chain(named(outside, rest))

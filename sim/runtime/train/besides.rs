@@ -10,8 +10,8 @@
 //! A number is read back (`.item()`) after an all-reduce of it over all ranks: the host waits for everything before it,
 //! so the next step begins with empty streams.
 
-use super::looped::KeepLogits;
 use super::training::Training;
+use crate::plan::torch::KeepLogits;
 use crate::program::{Category, Collective, Comm, DType, Dispatch, MemoryKind, Pass, Work};
 use crate::runtime::eager::COMPUTE;
 use crate::runtime::fsdp::{Narrow, float8};

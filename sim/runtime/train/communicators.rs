@@ -1,16 +1,16 @@
 //! Communicators and streams of a run, FSDP's and those beside them.
 
-use super::job::Job;
 use super::pipeline::stages;
+use crate::plan::eager::Offload;
+use crate::plan::torch::TorchPlan;
 use crate::program::{Builder, Group, GroupId, StreamId};
 use crate::runtime::compiled::Rotation;
 use crate::runtime::eager::framework::TensorAxis;
-use crate::runtime::eager::offload::Offload;
 use crate::runtime::eager::{COMPUTE, Ring, TensorGroup};
 use crate::runtime::fsdp::{Communicators, OF_EACH_ROOT, STREAMS};
 
 /// Process groups; that of all ranks is one of its own only where the mesh has two axes and somebody uses it.
-pub(super) fn communicators(program: &mut Builder, job: &Job) -> Communicators {
+pub(super) fn communicators(program: &mut Builder, job: &TorchPlan) -> Communicators {
     let (fsdp, reads_back) = (&job.fsdp, job.training_loop.host_syncs > 0);
     // Tensor-parallel ranks are neighbours: the mesh's last axis.
     let inner = job.tensor.ranks as u32;
@@ -29,7 +29,7 @@ pub(super) fn communicators(program: &mut Builder, job: &Job) -> Communicators {
 }
 
 /// Names of a job's streams.
-pub(super) fn streams(job: &Job) -> Vec<&'static str> {
+pub(super) fn streams(job: &TorchPlan) -> Vec<&'static str> {
     let mut streams = match job.eager.offload {
         Some(Offload::OwnStream(_)) => STREAMS.to_vec(),
         _ => job.fsdp.streams().to_vec(),
@@ -46,7 +46,7 @@ pub(super) fn streams(job: &Job) -> Vec<&'static str> {
 
 /// The ranks that share a sequence, inside those that FSDP shards over, and the stream of what they exchange: before the
 /// tensor-parallel ranks' stream.
-pub(super) fn context_ring(program: &mut Builder, job: &Job, streams: usize) -> Option<Rotation> {
+pub(super) fn context_ring(program: &mut Builder, job: &TorchPlan, streams: usize) -> Option<Rotation> {
     let stream = StreamId((streams - 1 - usize::from(job.tensor.splits())) as u8);
     let group = || Group::new("cp", job.context, job.tensor.ranks as u32);
     (job.context > 1).then(|| {
@@ -56,7 +56,7 @@ pub(super) fn context_ring(program: &mut Builder, job: &Job, streams: usize) -> 
 }
 
 /// The communicator of tensor-parallel ranks and its stream, the last of the run's, where the model is split.
-pub(super) fn tensor_axis(program: &mut Builder, job: &Job, streams: usize) -> Option<TensorAxis> {
+pub(super) fn tensor_axis(program: &mut Builder, job: &TorchPlan, streams: usize) -> Option<TensorAxis> {
     let size = job.tensor.ranks as u32;
     job.tensor.splits().then(|| TensorAxis {
         group: TensorGroup {
@@ -80,9 +80,9 @@ pub(super) struct ExpertGroups {
 }
 
 /// The communicators of experts, where they are distributed over neighbours.
-pub(super) fn expert_groups(program: &mut Builder, job: &Job, streams: usize) -> Option<ExpertGroups> {
+pub(super) fn expert_groups(program: &mut Builder, job: &TorchPlan, streams: usize) -> Option<ExpertGroups> {
     let ranks = u32::try_from(job.style.experts.ranks()).unwrap_or(u32::MAX);
-    if ranks < 2 || job.model.experts.is_none() {
+    if ranks < 2 || job.model.experts().is_none() {
         return None;
     }
     let shard = job.fsdp.shard / ranks;

@@ -37,12 +37,12 @@ impl Training<'_> {
     /// Moves the biases of all routers by how many tokens each expert got on all ranks, before the optimizer's step.
     pub(super) fn balance_experts(&mut self) {
         let (job, world) = (self.job, self.run.communicators.world);
-        let Some(experts) = &job.model.experts else { return };
+        let Some(experts) = job.model.experts() else { return };
         if !matches!(job.style.experts, Implementation::Torchtitan { .. }) {
             return;
         }
         let own = self.parts.iter().flat_map(|part| part.blocks.clone());
-        let blocks = own.filter(|&layer| experts.in_block(layer as u64)).count() as u32;
+        let blocks = own.filter(|&layer| job.model.layers.at(layer as u64).experts().is_some()).count() as u32;
         if blocks == 0 {
             return;
         }

@@ -1,26 +1,16 @@
 //! What everything above asks of a job of PyTorch's own runtimes.
 
-use super::checkpoint::Checkpoint;
-use super::job::Job;
-use super::looped::KeepLogits;
-use super::pipeline::stages::Order;
 use super::{compile_within, pipeline, plan};
 use crate::model::experts::{Experts, Implementation, Score, choice};
 use crate::model::head::Loss;
+use crate::plan::torch::Checkpoint;
+use crate::plan::torch::KeepLogits;
+use crate::plan::torch::TorchPlan;
 use crate::program::Budget;
 use crate::runtime::fsdp::Version;
-use crate::runtime::{self, Flight, Framework, Modules, Parts, Refusal};
+use crate::runtime::{Flight, Framework, Modules, Refusal};
 
-impl Framework for Job {
-    fn parts(&self) -> Parts<'_> {
-        Parts::Whole(self)
-    }
-
-    fn with_micro_batches(&self, count: u32) -> Option<runtime::Job> {
-        let from_file = self.pipeline.as_ref().is_some_and(|pipeline| matches!(pipeline.schedule, Order::File(..)));
-        (!from_file).then(|| runtime::Job::of(Job { accumulation: count, ..self.clone() }))
-    }
-
+impl Framework for TorchPlan {
     fn refuses(&self) -> Option<Refusal> {
         refuses(self)
     }
@@ -41,9 +31,9 @@ impl Framework for Job {
 }
 
 /// The first thing in a job that has no rules.
-fn refuses(job: &Job) -> Option<Refusal> {
+fn refuses(job: &TorchPlan) -> Option<Refusal> {
     let model = &job.model;
-    if model.latent.is_some() && (job.compile || job.tensor.splits() || job.context > 1 || job.unpad) {
+    if model.latent().is_some() && (job.compile || job.tensor.splits() || job.context > 1 || job.unpad) {
         return Some(Refusal::new(
             "latent-compiled-split-packed",
             "latent attention that is compiled, split or packed",
@@ -99,7 +89,7 @@ fn refuses(job: &Job) -> Option<Refusal> {
                     .on("framework.cuda_graphs"),
             ),
             (
-                model.experts.is_some(),
+                model.experts().is_some(),
                 Refusal::new("graph-experts", "a graph of forward and backward with experts")
                     .on("framework.cuda_graphs"),
             ),
@@ -138,14 +128,14 @@ fn refuses(job: &Job) -> Option<Refusal> {
             Refusal::new("flex-context-parallel", "FlexAttention where ranks share a sequence").on("attention.backend"),
         );
     }
-    if model.sinks {
+    if model.has_sinks() {
         return Some(Refusal::new("sinks", "attention sinks"));
     }
-    model.experts.as_ref().and_then(|experts| run_experts(job, experts)).or_else(|| plan::refuses(job))
+    model.experts().and_then(|experts| run_experts(job, experts)).or_else(|| plan::refuses(job))
 }
 
 /// The first thing that has no rules in how a job runs its experts.
-fn run_experts(job: &Job, experts: &Experts) -> Option<Refusal> {
+fn run_experts(job: &TorchPlan, experts: &Experts) -> Option<Refusal> {
     let titan = matches!(job.style.experts, Implementation::Torchtitan { .. });
     let list = [
         (
@@ -177,7 +167,7 @@ fn run_experts(job: &Job, experts: &Experts) -> Option<Refusal> {
 }
 
 /// The first thing in a mixture that has no rules.
-fn mixture(job: &Job, experts: &Experts) -> Option<Refusal> {
+fn mixture(job: &TorchPlan, experts: &Experts) -> Option<Refusal> {
     let router = experts.router;
     let counts = experts.load.tokens_per_expert(experts.count, experts.top_k, job.batch * job.seq);
     // torchtitan scales always, and balances by a bias, whatever loss the model was published with.
@@ -237,7 +227,10 @@ fn mixture(job: &Job, experts: &Experts) -> Option<Refusal> {
             titan && job.context > 1,
             Refusal::new("experts-context-parallel", "torchtitan's experts where ranks share a sequence").on("mesh.cp"),
         ),
-        (job.model.ffn_bias, Refusal::new("experts-dense-biases", "dense blocks with biases beside experts")),
+        (
+            job.model.dense().is_some_and(|dense| dense.bias),
+            Refusal::new("experts-dense-biases", "dense blocks with biases beside experts"),
+        ),
         (
             counts.contains(&0),
             Refusal::new("experts-unreached", "experts that no token reaches").on("model.expert_load"),

@@ -6,8 +6,8 @@
 //! 0.3.0). Each block makes its rotary table once more (`rope.py:114`). Elements that do fall outside, and are drawn again, are not
 //! simulated: they take a few blocks of a shard's size.
 
-use super::job::Initialisation;
 use super::training::Training;
+use crate::plan::torch::Initialisation;
 use crate::program::{BufferId, Builder, Category};
 use crate::runtime::eager::COMPUTE;
 use crate::units::Bytes;

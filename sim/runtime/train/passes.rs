@@ -2,10 +2,10 @@
 //! modules.
 
 use super::blocks::BlockFrame;
-use super::looped::KeepLogits;
 use super::part::Part;
 use super::training::Training;
 use crate::model::transformers::class_of;
+use crate::plan::torch::KeepLogits;
 use crate::program::{Category, Pass};
 use crate::runtime::eager::{Frame, Mode, ParamMap, Storage};
 

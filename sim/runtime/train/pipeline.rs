@@ -20,28 +20,29 @@ mod rank;
 pub(super) mod stages;
 mod walk;
 
-pub use stages::{Order, Pipeline, SCHEDULES, schedule, split};
+pub use crate::plan::torch::{Order, Pipeline};
+pub use stages::{SCHEDULES, schedule, split};
 
 use rayon::prelude::*;
 
-use super::checkpoint::Checkpoint;
-use super::job::Job;
-use super::looped::KeepLogits;
 use crate::model::experts::Implementation;
 use crate::model::style::{Linears, Modules};
+use crate::plan::torch::Checkpoint;
+use crate::plan::torch::KeepLogits;
+use crate::plan::torch::TorchPlan;
 use crate::program::Budget;
 use crate::runtime::flight::decided;
 use crate::runtime::{Flight, Refusal};
 use crate::schedule::{self, Lowering};
 
 /// The first thing in a pipelined job that has no rules.
-pub fn refuses(job: &Job) -> Option<Refusal> {
+pub fn refuses(job: &TorchPlan) -> Option<Refusal> {
     job.pipeline.as_ref()?;
     let model = &job.model;
     let titans = matches!(job.style.experts, Implementation::Torchtitan { .. });
     let list = [
         (
-            model.experts.is_some() && !titans,
+            model.experts().is_some() && !titans,
             Refusal::new("pipeline-experts", "experts that are not run as torchtitan runs them")
                 .on("framework.experts"),
         ),
@@ -99,7 +100,7 @@ pub fn refuses(job: &Job) -> Option<Refusal> {
 }
 
 /// Why a schedule whose backwards come in halves cannot run this job, and what to write.
-pub fn refuses_halves(job: &Job) -> Option<Refusal> {
+pub fn refuses_halves(job: &TorchPlan) -> Option<Refusal> {
     let pipeline = job.pipeline.as_ref()?;
     let name = pipeline.schedule.name();
     if !pipeline.schedule.halves() {
@@ -124,7 +125,7 @@ pub fn refuses_halves(job: &Job) -> Option<Refusal> {
         let refusal = Refusal::new("halves-checkpointed", problem).on("activation_checkpointing.policy");
         return Some(refusal.instead(or("activation_checkpointing.policy = \"none\"")));
     }
-    if job.model.experts.is_some() {
+    if job.model.experts().is_some() {
         let problem = format!("{name} has backwards in halves, and those of a mixture of experts are not simulated");
         let refusal = Refusal::new("halves-experts", problem).on("pipeline.schedule");
         return Some(refusal.instead("write pipeline.schedule = \"LoopedBFS\", or take a dense model"));
@@ -141,7 +142,7 @@ pub fn refuses_halves(job: &Job) -> Option<Refusal> {
 }
 
 /// The programs of all pipeline ranks.
-pub(super) fn compile(job: &Job, pipeline: &Pipeline, budget: &Budget) -> Flight {
+pub(super) fn compile(job: &TorchPlan, pipeline: &Pipeline, budget: &Budget) -> Flight {
     let schedule = decided(stages::schedule(pipeline, job.accumulation), budget);
     let lists = schedule::lower(&schedule, &Lowering::default()).expect("a schedule that was built can be lowered");
     let program = |rank| walk::program((job, pipeline, budget), &schedule, &lists, rank);

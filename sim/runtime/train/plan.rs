@@ -1,28 +1,29 @@
 //! What is decided before the first instruction: graphs of the distinct modules, parameters in registration order.
 
-use super::checkpoint::Checkpoint;
-use super::job::Job;
 pub(in crate::runtime) use super::part::Part;
+use crate::model::Layer;
 use crate::model::autocast;
-use crate::model::block::{self, Variant};
+use crate::model::block;
 use crate::model::experts::titan;
 use crate::model::fuse::{self, Compiled, Float8, Policy};
 use crate::model::graph::{Dims, Graph, OpKind, Param};
 use crate::model::head::{self, Head};
+use crate::model::layer::KindId;
 use crate::model::operators::Parameters;
 use crate::model::style::{Modules, Rope};
 use crate::model::unpad::unpad;
+use crate::plan::torch::Checkpoint;
+use crate::plan::torch::TorchPlan;
 use crate::program::{DType, ScopeId};
 use crate::runtime::Refusal;
 use crate::runtime::eager::{Keep, Mode, ParamMap};
 use crate::runtime::fsdp::Narrow;
 use crate::runtime::fsdp::group::{Made, ShardedParam};
-use crate::runtime::optimizer::param::{Role, Shape};
 
 impl Part {
     /// The whole model.
-    pub(in crate::runtime) fn whole(job: &Job) -> Part {
-        Part { embedding: true, blocks: 0..job.model.layers as usize, head: true }
+    pub(in crate::runtime) fn whole(job: &TorchPlan) -> Part {
+        Part { embedding: true, blocks: 0..job.model.layers.count() as usize, head: true }
     }
 
     /// How many parameters it has.
@@ -47,45 +48,40 @@ pub(in crate::runtime) struct Graphs {
     pub head: Head,
 }
 
-/// Blocks as their modules' code has them, which differ only in what [`Variant`] says; and of each layer, which is its own.
-fn blocks(job: &Job) -> (Vec<Graph>, Vec<usize>) {
+/// Layers as their modules' code has them, a graph for each kind; and of each layer, which is its own.
+fn blocks(job: &TorchPlan) -> (Vec<Graph>, Vec<usize>) {
     let (dims, compute) = (dims(job), job.multiplies_in());
     let mut style = job.style;
     if job.compile && style.rope == Rope::ComplexByPosition {
         // What a compiled block gathers of its table it lets go of in the same pass.
         style.rope = Rope::Complex;
     }
-    let (mut blocks, mut variants, mut of_block) = (vec![], vec![], vec![]);
-    for layer in 0..job.model.layers {
-        // Transformers masks a sequence as long as the window, too.
-        let seen = job.seq + u64::from(job.style.modules == Modules::Transformers);
-        let window = job.model.window(layer).filter(|&window| window < seen);
-        let variant = Variant { window, experts: job.model.experts_in(layer).is_some() };
-        let at = variants.iter().position(|&known| known == variant).unwrap_or_else(|| {
-            variants.push(variant);
-            let block = block::block(&job.model, dims, compute, variant, style);
-            blocks.push(if job.unpad { unpad(block) } else { block });
-            variants.len() - 1
-        });
-        of_block.push(at);
-    }
-    (blocks, of_block)
+    // Transformers masks a sequence as long as the window, too.
+    let seen = job.seq + u64::from(job.style.modules == Modules::Transformers);
+    let mut layers = job.model.layers.clone();
+    // A window that a sequence does not reach is none.
+    layers.edit(|layer| layer.mixer = layer.mixer.with_window(layer.window().filter(|&window| window < seen)));
+    let write = |layer: &Layer| {
+        let block = block::block(&job.model, dims, compute, layer, style);
+        if job.unpad { unpad(block) } else { block }
+    };
+    (layers.used().iter().map(write).collect(), layers.ids().map(KindId::index).collect())
 }
 
-fn dims(job: &Job) -> Dims {
+fn dims(job: &TorchPlan) -> Dims {
     block::dims(&job.model, job.batch, job.own_tokens(), job.tensor)
 }
 
 /// What stands before the blocks and behind them. Under autocast code that asks for its input's type is in bf16 wherever a
 /// linear comes before it.
-fn ends(job: &Job) -> (Graph, head::Head) {
+fn ends(job: &TorchPlan) -> (Graph, head::Head) {
     let (dims, compute) = (dims(job), job.multiplies_in());
     let embedding = block::embedding(&job.model, dims, compute, job.style);
     (embedding, head::head(&job.model, dims, compute, (job.loss, job.loss_inside), job.output))
 }
 
 /// What of a job's operators a compiler of blocks, or autocast, has no rules for here, if anything.
-pub(super) fn refuses(job: &Job) -> Option<Refusal> {
+pub(super) fn refuses(job: &TorchPlan) -> Option<Refusal> {
     if !job.compile && job.autocast.is_none() {
         return None;
     }
@@ -100,7 +96,7 @@ pub(super) fn refuses(job: &Job) -> Option<Refusal> {
 }
 
 /// Builds the graphs.
-pub(in crate::runtime) fn graphs(job: &Job) -> Graphs {
+pub(in crate::runtime) fn graphs(job: &TorchPlan) -> Graphs {
     let (mut blocks, of_block) = blocks(job);
     let (mut embedding, mut head) = ends(job);
     if job.autocast.is_some() {
@@ -114,7 +110,7 @@ pub(in crate::runtime) fn graphs(job: &Job) -> Graphs {
 }
 
 /// Compiles each graph once for each policy.
-fn compile_blocks(job: &Job, blocks: &[Graph], of_block: &[usize]) -> (Vec<Compiled>, Vec<Option<usize>>) {
+fn compile_blocks(job: &TorchPlan, blocks: &[Graph], of_block: &[usize]) -> (Vec<Compiled>, Vec<Option<usize>>) {
     if !job.compile {
         return (vec![], vec![None; of_block.len()]);
     }
@@ -163,7 +159,7 @@ pub(in crate::runtime) struct Layout {
     pub ends: Vec<usize>,
 }
 
-pub(in crate::runtime) fn layout(job: &Job, graphs: &Graphs, parts: &[Part]) -> Layout {
+pub(in crate::runtime) fn layout(job: &TorchPlan, graphs: &Graphs, parts: &[Part]) -> Layout {
     let (mut params, mut names) = (vec![], vec![]);
     let mut add = |graph: &Graph, skip: usize, in_block: bool| {
         let first = params.len();
@@ -185,7 +181,7 @@ pub(in crate::runtime) fn layout(job: &Job, graphs: &Graphs, parts: &[Part]) -> 
                 };
             let index = params.len();
             let ((rows, cols), second) = sharded_dim(job, param);
-            let (shape, role) = told(job, param, in_block);
+            let (shape, role) = (param.shape, param.role);
             params.push(ShardedParam { index, rows, cols, second, gradient, narrow, shape, role });
             names.push(param.name);
         }
@@ -211,27 +207,12 @@ pub(in crate::runtime) fn layout(job: &Job, graphs: &Graphs, parts: &[Part]) -> 
     Layout { params, names, embedding, blocks, head, ends }
 }
 
-/// A parameter as the optimizer is told of it, with what it is for. Routed experts' lie behind each other, and have no `.weight`.
-fn told(job: &Job, param: &Param, in_block: bool) -> (Shape, Role) {
-    let Param { name, rows, cols } = *param;
-    let routed = titan::is_routed(name) || ["feed_forward.w1", "feed_forward.w2", "feed_forward.w3"].contains(&name);
-    match &job.model.experts {
-        Some(experts) if routed => {
-            let own = if name.ends_with("w2") { job.model.width } else { experts.width };
-            (Shape { matrices: rows, rows: own, cols: cols / own }, Role::Expert)
-        }
-        _ if cols == 1 => (Shape::vector(rows), Role::Vector),
-        _ => (Shape::matrix(rows, cols), if in_block { Role::Matrix } else { Role::Table }),
-    }
-}
-
 /// The dimension a parameter is sharded on and all others together: its first, but the second of experts' where there are
 /// more ranks than experts (torchtitan, `apply_fsdp_to_decoder`). And whether it is the second.
-fn sharded_dim(job: &Job, param: &Param) -> ((u64, u64), bool) {
-    let model = &job.model;
-    match &model.experts {
+fn sharded_dim(job: &TorchPlan, param: &Param) -> ((u64, u64), bool) {
+    match job.model.experts() {
         Some(experts) if titan::is_routed(param.name) && u64::from(job.fsdp.shard) > experts.count => {
-            let second = if param.name == "moe.experts.w2" { model.width } else { experts.width };
+            let second = param.shape.rows;
             ((second, param.elements() / second), true)
         }
         _ if param.cols > 1 && job.fsdp.names_second(param.name) => ((param.cols, param.rows), true),

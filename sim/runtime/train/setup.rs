@@ -64,7 +64,7 @@ impl Training<'_> {
             }
         }
         if job.model.position == Position::Alibi && job.eager.bias_tensor && !transformers {
-            let elements = job.model.heads * job.max_positions * job.max_positions;
+            let elements = job.model.heads() * job.max_positions * job.max_positions;
             let bytes = Bytes(elements * job.fsdp.mixed_precision.compute().bytes());
             for _ in &self.parts {
                 program.alloc(bytes, COMPUTE, Category::Buffer, "attention bias");

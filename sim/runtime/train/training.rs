@@ -1,10 +1,10 @@
 //! A rank that trains: what it knows from its first instruction to its last.
 
 use super::communicators::{communicators, context_ring, expert_groups, streams, tensor_axis};
-use super::job::Job;
 use super::part::Part;
 use super::plan::{Graphs, Layout, Scopes, graphs, layout};
 use super::units::Maker;
+use crate::plan::torch::TorchPlan;
 use crate::program::{Budget, BufferId, Builder, GroupId, ScopeId, StreamId};
 use crate::runtime::eager::framework::{ExpertAxis, StepAtOnce, Torch};
 use crate::runtime::eager::{Eager, FrameworkState, Shared, Storage};
@@ -42,7 +42,7 @@ impl Captured {
 
 /// A rank that trains, writing its program.
 pub(super) struct Training<'j> {
-    pub(super) job: &'j Job,
+    pub(super) job: &'j TorchPlan,
     pub(super) graphs: Graphs,
     pub(super) layout: Layout,
     pub(super) scopes: Scopes,
@@ -66,13 +66,13 @@ pub(super) struct Training<'j> {
 
 impl<'j> Training<'j> {
     /// A rank that has these parts of the model, each a root of its own.
-    pub(super) fn new((job, budget): (&'j Job, &Budget), parts: Vec<Part>) -> Self {
+    pub(super) fn new((job, budget): (&'j TorchPlan, &Budget), parts: Vec<Part>) -> Self {
         let streams = streams(job);
         let mut program = Builder::within(budget, job.ranks(), &streams);
         let mut scopes = Scopes {
             root: ScopeId(0),
             embedding: program.add_scope("tok_embeddings".to_owned()),
-            blocks: (0..job.model.layers).map(|layer| program.add_scope(format!("layers.{layer}"))).collect(),
+            blocks: (0..job.model.layers.count()).map(|layer| program.add_scope(format!("layers.{layer}"))).collect(),
             head: program.add_scope("norm, output".to_owned()),
             optimizer: program.add_scope("optimizer".to_owned()),
             metrics: ScopeId(0),

@@ -3,12 +3,12 @@
 
 use std::ops::Range;
 
-use super::job::Job;
 use super::part::Part;
 use super::plan::{Graphs, Layout, Scopes};
 use crate::model::experts::titan;
 use crate::model::graph::{Graph, OpKind};
 use crate::model::head::Loss;
+use crate::plan::torch::TorchPlan;
 use crate::program::GroupId;
 use crate::runtime::fsdp::group::{Place, ShardedParam};
 use crate::runtime::fsdp::hooks::Units;
@@ -16,7 +16,7 @@ use crate::runtime::fsdp::{Group, Inner, Reshard, Wrap};
 
 /// What groups of a part are made of.
 pub(super) struct Maker<'a> {
-    pub job: &'a Job,
+    pub job: &'a TorchPlan,
     pub graphs: &'a Graphs,
     pub layout: &'a Layout,
     pub part: &'a Part,

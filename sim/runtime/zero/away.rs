@@ -8,10 +8,10 @@
 use super::elements;
 use super::files;
 use super::host::{self, cross};
-use super::job::{Job, Stage};
 use super::kernels::{BF16, FP32, elementwise, made, reduced};
 use super::reduce::Partition;
 use super::states::States;
+use crate::plan::zero::{Stage, ZeroPlan};
 use crate::program::{BufferId, Builder, Category, HostMemory, StreamId, pinned_block};
 use crate::units::Bytes;
 
@@ -38,7 +38,7 @@ pub(super) struct Gradients {
 }
 
 impl Gradients {
-    pub(super) fn new(job: &Job, elements: &[u64]) -> Gradients {
+    pub(super) fn new(job: &ZeroPlan, elements: &[u64]) -> Gradients {
         let zero = &job.zero;
         let parts = elements::parts(zero, elements);
         let groups = elements::groups(&parts, zero.sub_group);
@@ -144,7 +144,7 @@ struct Blocks {
 }
 
 /// What of the host's memory a rank takes.
-pub(super) fn host_memory(job: &Job) -> HostMemory {
+pub(super) fn host_memory(job: &ZeroPlan) -> HostMemory {
     let zero = &job.zero;
     if !zero.offload.optimizer && !zero.offload.parameters {
         return HostMemory::default();
@@ -163,7 +163,7 @@ pub(super) fn host_memory(job: &Job) -> HostMemory {
 
 /// ZeRO-1 and 2: the rank's part in fp32 with its gradient, moments, and a block in bf16 through which it goes back; as much as the
 /// largest parameter; and gradients between micro-batches.
-fn flat(job: &Job, elements: &[u64]) -> Blocks {
+fn flat(job: &ZeroPlan, elements: &[u64]) -> Blocks {
     let partition = Partition::new(job.zero.reduction(), elements);
     let each = partition.each();
     let largest = elements.iter().copied().max().unwrap_or(0);
@@ -178,7 +178,7 @@ fn flat(job: &Job, elements: &[u64]) -> Blocks {
 }
 
 /// ZeRO-3: groups stepped on the host, with pinned gradients; parts of gradients in bf16, and of parameters.
-fn of_three(job: &Job, elements: &[u64]) -> Blocks {
+fn of_three(job: &ZeroPlan, elements: &[u64]) -> Blocks {
     let parts = elements::parts(&job.zero, elements);
     let own: u64 = parts.iter().sum();
     let mut blocks = Blocks::default();

@@ -1,12 +1,12 @@
 //! Elements of parameters, of the rank's part of each, and of groups of parts that are stepped together.
 
 use super::gather::gathered_elements;
-use super::job::Zero;
+use crate::plan::zero::Zero;
 use crate::runtime::train;
 use crate::runtime::train::plan::{Part, graphs, layout};
 
 /// Elements of each parameter, in order.
-pub(super) fn of(whole: &train::Job) -> Vec<u64> {
+pub(super) fn of(whole: &train::TorchPlan) -> Vec<u64> {
     layout(whole, &graphs(whole), &[Part::whole(whole)]).params.iter().map(|param| param.elements()).collect()
 }
 

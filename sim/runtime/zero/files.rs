@@ -5,8 +5,8 @@
 //! of at least 1 MiB is a file, and each smaller one a pinned block of its own.
 
 use super::elements::{groups, of_each, parts};
-use super::job::Zero;
 use super::kernels::BF16;
+use crate::plan::zero::Zero;
 
 /// Whether a part is large enough to be a file.
 pub fn swappable(zero: &Zero, elements: u64) -> bool {

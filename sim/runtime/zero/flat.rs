@@ -10,10 +10,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::host::cross;
-use super::job::{Job, Stage, Zero};
 use super::kernels::{BF16, copy, elementwise, look_through, made, reduced};
 use super::reduce::{AllReduce, Buckets, Partition};
 use super::streams::{REDUCE, drain};
+use crate::plan::zero::{Stage, Zero, ZeroPlan};
 use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, GroupId, Pass, StreamId};
 use crate::runtime::eager::around::Around;
 use crate::runtime::eager::{COMPUTE, Eager, Storage};
@@ -49,7 +49,12 @@ pub(super) struct Flat {
 }
 
 impl Flat {
-    pub(super) fn new(job: &Job, partition: &Partition, (rank, group): (u64, GroupId), elements: Vec<u64>) -> Flat {
+    pub(super) fn new(
+        job: &ZeroPlan,
+        partition: &Partition,
+        (rank, group): (u64, GroupId),
+        elements: Vec<u64>,
+    ) -> Flat {
         let zero = job.zero;
         Flat {
             zero,

@@ -11,26 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::Shelf;
-
-/// What decides on gathers \[elements\].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gathering {
-    /// `stage3_prefetch_bucket_size`; 0: nothing is gathered ahead.
-    pub prefetch: u64,
-    /// `stage3_param_persistence_threshold`: parameters of at most so many stay gathered.
-    pub persist: u64,
-    /// `stage3_max_live_parameters`.
-    pub live: u64,
-    /// `stage3_max_reuse_distance`.
-    pub reuse: u64,
-}
-
-impl Default for Gathering {
-    /// DeepSpeed's own (`zero/config.py`).
-    fn default() -> Self {
-        Gathering { prefetch: 50_000_000, persist: 100_000, live: 1_000_000_000, reuse: 1_000_000_000 }
-    }
-}
+use crate::plan::zero::Gathering;
 
 /// Elements that a collective gathers for parameters of `elements`: each is cut into equal parts, the last one filled up.
 pub fn gathered_elements(elements: &[u64], ranks: u32) -> u64 {

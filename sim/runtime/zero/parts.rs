@@ -15,12 +15,12 @@ use super::away::Gradients;
 use super::disk::{self, PARAMETERS};
 use super::gather::{Bring, Coordinator, Fetch, gathered_elements};
 use super::host::bring;
-use super::job::{Job, Zero};
 use super::kernels::{BF16, copy, elementwise, made};
 use super::modules::Modules;
 use super::quantized::{Gathered, Hops, Part};
 use super::reduce::Scatters;
 use super::{files, visits};
+use crate::plan::zero::{Zero, ZeroPlan};
 use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, EventId, GroupId, Instr, Pass, StreamId};
 use crate::runtime::eager::around::{Around, Place};
 use crate::runtime::eager::{COMPUTE, Eager, Storage};
@@ -81,7 +81,7 @@ pub(super) struct Parts {
 
 impl Parts {
     pub(super) fn new(
-        job: &Job,
+        job: &ZeroPlan,
         (groups, shapes): (Groups, Vec<(u64, u64)>),
         modules: Rc<Modules>,
         order: &[usize],

@@ -12,6 +12,7 @@
 //! Under ZeRO-1 and 2 parameters are gathered in one piece after the step, whatever `allgather_bucket_size` says: that is
 //! for a PyTorch that has no `all_gather_into_tensor`.
 
+use crate::plan::zero::Zero;
 use std::ops::RangeInclusive;
 
 /// Each rank's part begins at a multiple of so many elements (`nccl_start_alignment_factor`).
@@ -28,6 +29,13 @@ pub struct Reduction {
     pub contiguous: bool,
     /// `round_robin_gradients`: parameters are dealt out to ranks before they are laid one after the other.
     pub round_robin: bool,
+}
+
+impl Zero {
+    /// What decides on reductions.
+    pub fn reduction(&self) -> Reduction {
+        Reduction { ranks: self.ranks, bucket: self.bucket, contiguous: true, round_robin: self.round_robin }
+    }
 }
 
 /// Who owns which elements.

@@ -7,11 +7,12 @@
 //! as it is reduced, and what such a buffer holds is written when the next gradient finds no room in it, and when the first group
 //! is stepped. Smaller ones, and what is left over of the alignment, stay on the device until their group is stepped.
 
-use super::disk::{Aio, STATES, STATES_AHEAD, file};
+use super::disk::{STATES, STATES_AHEAD, file};
 use super::elements;
 use super::host::{self, cross};
-use super::job::{Job, StateFiles};
 use super::kernels::FP32;
+use crate::plan::zero::Aio;
+use crate::plan::zero::{StateFiles, ZeroPlan};
 use crate::program::{BufferId, Builder, StreamId};
 use crate::runtime::eager::COMPUTE;
 use crate::runtime::optimizer::Optimizer;
@@ -61,7 +62,7 @@ pub(super) struct States {
 }
 
 impl States {
-    pub(super) fn new(settings: StateFiles, job: &Job, groups: &[u64]) -> States {
+    pub(super) fn new(settings: StateFiles, job: &ZeroPlan, groups: &[u64]) -> States {
         States {
             settings,
             aio: job.zero.offload.aio,

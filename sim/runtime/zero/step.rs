@@ -6,7 +6,6 @@ use std::rc::Rc;
 
 use super::disk;
 use super::flat::{self, Flat};
-use super::job::{Job, Stage};
 use super::modules::Modules;
 use super::parts::{self, Groups, Parts};
 use super::quantized::Hops;
@@ -17,6 +16,7 @@ use super::sub_groups::SubGroups;
 use super::update::Update;
 use super::visits::{self, Recorder, Visit};
 use crate::model::Position;
+use crate::plan::zero::{Nodes, Stage, ZeroPlan};
 use crate::program::builder::Section;
 use crate::program::{Budget, Builder, Category, DType, Dispatch, Group, Mark, MemoryKind, Pass, Program, ScopeId};
 use crate::runtime::eager::around::Around;
@@ -27,7 +27,7 @@ use crate::runtime::train::plan::{Graphs, Layout, Part, graphs, layout, mode};
 use crate::units::Bytes;
 
 /// The program of one rank.
-pub(super) fn program(job: &Job, budget: &Budget) -> Program {
+pub(super) fn program(job: &ZeroPlan, budget: &Budget) -> Program {
     let zero = job.zero;
     let order = (zero.stage == Stage::Three).then(|| Visit::order(&recorded(job, budget)));
     let Prepared { model, modules, groups, shapes, elements } = prepared(job, budget);
@@ -68,7 +68,7 @@ pub(super) fn program(job: &Job, budget: &Budget) -> Program {
 
 /// What of files would end the run with so many buffers. A step is written for the first answer alone: what happens to modules
 /// is the same with any number.
-pub(super) fn trouble(job: &Job) -> impl Fn(u64) -> Option<Trouble> {
+pub(super) fn trouble(job: &ZeroPlan) -> impl Fn(u64) -> Option<Trouble> {
     let budget = Budget::unlimited();
     let Prepared { modules, elements, .. } = prepared(job, &budget);
     let (visits, zero, micro_batches) = (recorded(job, &budget), job.zero, job.whole.accumulation);
@@ -82,7 +82,7 @@ pub(super) fn trouble(job: &Job) -> impl Fn(u64) -> Option<Trouble> {
 }
 
 /// What happens to modules in a micro-batch: the engine's first steps write it down.
-fn recorded(job: &Job, budget: &Budget) -> Vec<Visit> {
+fn recorded(job: &ZeroPlan, budget: &Budget) -> Vec<Visit> {
     let Prepared { model, modules, .. } = prepared(job, budget);
     let visits = Rc::new(RefCell::new(vec![]));
     let hooks = Box::new(Recorder { modules, visits: Rc::clone(&visits) });
@@ -113,7 +113,7 @@ struct Model {
 
 impl Model {
     /// The rank with an engine around its model: the hooks, and whether they are modules' as well as gradients'.
-    fn run(self, job: &Job, (hooks, of_modules): (Box<dyn Around>, bool), engine: Engine) -> Run<'_> {
+    fn run(self, job: &ZeroPlan, (hooks, of_modules): (Box<dyn Around>, bool), engine: Engine) -> Run<'_> {
         let Model { program, graphs, layout, scopes, ulysses } = self;
         let whole = &job.whole;
         let deepspeed = FrameworkState::DeepSpeed(DeepSpeed::new(hooks, of_modules, ulysses));
@@ -128,7 +128,7 @@ impl Model {
     }
 }
 
-fn prepared(job: &Job, budget: &Budget) -> Prepared {
+fn prepared(job: &ZeroPlan, budget: &Budget) -> Prepared {
     let (whole, zero) = (&job.whole, job.zero);
     let three = zero.stage == Stage::Three;
     let on_disks = zero.offload.states.is_some() || zero.offload.files.is_some();
@@ -140,13 +140,13 @@ fn prepared(job: &Job, budget: &Budget) -> Prepared {
     let mut program = Builder::within(budget, zero.ranks, &streams);
     let scopes = Scopes {
         embedding: program.add_scope("tok_embeddings".to_owned()),
-        blocks: (0..whole.model.layers).map(|layer| program.add_scope(format!("layers.{layer}"))).collect(),
+        blocks: (0..whole.model.layers.count()).map(|layer| program.add_scope(format!("layers.{layer}"))).collect(),
         head: program.add_scope("norm, output".to_owned()),
         optimizer: program.add_scope("optimizer".to_owned()),
     };
     let group = program.add_group(Group::new("dp", zero.ranks, 1));
     let second = if zero.hpz > 1 { program.add_group(Group::new("hpz", zero.hpz, 1)) } else { group };
-    let hops = zero.quantized.gradients.map(|(nodes, chips)| Hops {
+    let hops = zero.quantized.gradients.map(|Nodes { count: nodes, ranks: chips }| Hops {
         node: program.add_group(Group::new("node", chips, 1)),
         across: program.add_group(Group::new("across nodes", nodes, chips)),
         all: group,
@@ -181,7 +181,7 @@ struct Scopes {
 }
 
 struct Run<'j> {
-    job: &'j Job,
+    job: &'j ZeroPlan,
     graphs: Graphs,
     layout: Layout,
     scopes: Scopes,
@@ -206,7 +206,7 @@ impl Run<'_> {
             program.alloc(Bytes(whole.max_positions * dims / 2 * 8), COMPUTE, Category::Buffer, "freqs_cis");
         }
         if whole.model.position == Position::Alibi && whole.eager.bias_tensor {
-            let elements = whole.model.heads * whole.max_positions * whole.max_positions;
+            let elements = whole.model.heads() * whole.max_positions * whole.max_positions;
             program.alloc(Bytes(elements * DType::Bf16.bytes()), COMPUTE, Category::Buffer, "attention bias");
         }
         let positions = (whole.context > 1).then_some("positions");

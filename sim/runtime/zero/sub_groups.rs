@@ -7,10 +7,10 @@ use super::disk::{self, PARAMETERS_BACK};
 use super::elements::{groups, of_each};
 use super::gather::gathered_elements;
 use super::host::{self, bring};
-use super::job::{Job, Offload};
 use super::kernels::{BF16, elementwise, made, reduced};
 use super::parts::Parts;
 use super::{elements, files};
+use crate::plan::zero::{Offload, ZeroPlan};
 use crate::program::{
     BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, Instr, MemoryKind, Pass, Work,
 };
@@ -46,7 +46,7 @@ pub(super) struct SubGroups {
 }
 
 impl SubGroups {
-    pub(super) fn new(job: &Job, elements: &[u64], group: GroupId) -> SubGroups {
+    pub(super) fn new(job: &ZeroPlan, elements: &[u64], group: GroupId) -> SubGroups {
         let zero = job.zero;
         let parts = elements::parts(&zero, elements);
         let groups = groups(&parts, zero.sub_group);

@@ -3,9 +3,9 @@
 
 use super::flat::Shared;
 use super::host;
-use super::job::Job;
 use super::kernels::{BF16, elementwise, look_through, made, reduced};
 use super::reduce::Partition;
+use crate::plan::zero::ZeroPlan;
 use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, Work};
 use crate::runtime::eager::COMPUTE;
 use crate::runtime::optimizer::{Caller, Optimizer, Owned};
@@ -26,7 +26,7 @@ pub(super) struct Update {
 }
 
 impl Update {
-    pub(super) fn new(job: &Job, partition: &Partition, group: GroupId) -> Update {
+    pub(super) fn new(job: &ZeroPlan, partition: &Partition, group: GroupId) -> Update {
         let (optimizer, clip) = (job.whole.optimizer, job.whole.clip);
         let (ranks, multiprocessors) = (u64::from(job.zero.ranks), job.whole.eager.sms);
         let on_host = job.zero.offload.optimizer;

@@ -6,9 +6,9 @@ use std::rc::Rc;
 
 use super::files;
 use super::gather::Coordinator;
-use super::job::Zero;
 use super::modules::Modules;
 use super::shelf::{Shelf, Trouble};
+use crate::plan::zero::Zero;
 use crate::runtime::eager::Eager;
 use crate::runtime::eager::around::{Around, Place};
 

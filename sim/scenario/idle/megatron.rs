@@ -3,25 +3,28 @@
 use super::rule::{ALL_EXPERTS, Rule};
 use crate::model::Position;
 use crate::program::DType;
-use crate::runtime::megatron::{Core, Fsdp, Job, Strategy, has_no_use_for_buckets};
+use crate::runtime::megatron::{Core, MegatronPlan, Split, Strategy, has_no_use_for_buckets};
+use crate::runtime::nanotron::NanotronPlan;
 use crate::scenario::names::{INTERNEVO, NANOTRON};
 
-fn flash(job: &Job) -> bool {
+fn flash(job: &Split) -> bool {
     job.block.core == Core::Flash
 }
 
 /// Whether ranks run all experts, of which a capacity would drop rows, and fp8 would fill each one's up.
-fn all_experts(job: &Job) -> bool {
+fn all_experts(job: &Split) -> bool {
     job.mesh.ep == 1 && job.matmuls.fp8().is_none() && job.mixture.is_some_and(|run| run.capacity.is_none())
 }
 
 /// Whether Megatron-FSDP groups gradients that ranks share alike with buckets and without.
-fn no_buckets(job: &Job, fsdp: Fsdp) -> bool {
-    let bucket = job.gradients.bucket.unwrap_or_else(|| job.mesh.bucket());
+fn no_buckets(job: &MegatronPlan) -> bool {
+    let Some(fsdp) = job.fsdp else { return false };
+    let bucket = job.gradients.bucket.unwrap_or_else(|| job.split.mesh.bucket());
     matches!(fsdp.strategy, Strategy::Gradients | Strategy::Parameters) && has_no_use_for_buckets(job, fsdp, bucket)
 }
 
-pub(super) const RULES: &[Rule<Job>] = &[
+/// Keys that say how ranks share the model, and how its modules are written.
+pub(super) const RULES: &[Rule<Split>] = &[
     Rule(
         &["attention.backend", "megatron.deterministic_mode"],
         |plan| !flash(plan.job),
@@ -49,23 +52,29 @@ pub(super) const RULES: &[Rule<Job>] = &[
     ),
     Rule(&["model.expert_load", "megatron.moe_router_force_load_balancing"], |plan| all_experts(plan.job), ALL_EXPERTS),
     Rule(
-        &["megatron.overlap_grad_reduce"],
-        |plan| plan.job.pipeline.virtual_stages == 1 && plan.job.fsdp.is_some_and(|fsdp| no_buckets(plan.job, fsdp)),
-        "Megatron-FSDP reduces gradients that ranks share as they are made, and no bucket parts them",
-    ),
-    Rule(
         &["precision.param"],
         |plan| [NANOTRON, INTERNEVO].contains(&plan.runtime.written()) && plan.job.dtype == DType::Fp16,
         "its fp16 is predicted as its bf16",
     ),
+];
+
+/// Keys of Megatron-Core's own loop.
+pub(super) const LOOP: &[Rule<MegatronPlan>] = &[Rule(
+    &["megatron.overlap_grad_reduce"],
+    |plan| plan.job.split.pipeline.virtual_stages == 1 && no_buckets(plan.job),
+    "Megatron-FSDP reduces gradients that ranks share as they are made, and no bucket parts them",
+)];
+
+/// Keys of nanotron.
+pub(super) const OF_NANOTRON: &[Rule<NanotronPlan>] = &[
     Rule(
         &["nanotron.ddp_bucket_cap_mb"],
-        |plan| plan.runtime == NANOTRON && plan.job.optimizer.distributed,
+        |plan| plan.job.zero,
         "under ZeRO-1 no DistributedDataParallel is around the model",
     ),
     Rule(
         &["nanotron.pp_engine"],
-        |plan| plan.runtime == NANOTRON && plan.job.micro_batches == 1,
+        |plan| plan.job.split.micro_batches == 1,
         "a step has one micro-batch, which both engines run alike",
     ),
 ];

@@ -4,14 +4,14 @@ use crate::hardware::Topology;
 use crate::scenario::entry::Runtime;
 
 /// What a rule looks at: the runtime and the machine, and the job as its framework understood it.
-pub(super) struct Plan<'p, J> {
+pub(super) struct Seen<'p, J> {
     pub runtime: Runtime,
     pub topology: &'p Topology,
     pub job: &'p J,
 }
 
 /// Keys that go unread together, when, and why.
-pub(super) struct Rule<J>(pub &'static [&'static str], pub fn(&Plan<'_, J>) -> bool, pub &'static str);
+pub(super) struct Rule<J>(pub &'static [&'static str], pub fn(&Seen<'_, J>) -> bool, pub &'static str);
 
 /// Why the load of experts changes nothing.
 pub(super) const ALL_EXPERTS: &str =

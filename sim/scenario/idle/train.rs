@@ -7,32 +7,32 @@ use crate::model::style::AttentionCode;
 use crate::model::{Norm, Position};
 use crate::program::DType;
 use crate::runtime::fsdp::Reshard;
-use crate::runtime::train::{Checkpoint, Job};
+use crate::runtime::train::{Checkpoint, TorchPlan};
 use crate::scenario::names::{DEEPSPEED_ZERO, FSDP1, SINGLE_DEVICE};
 
 const NO_CHECKPOINTS: &str = "nothing is checkpointed";
 const ONE_MICRO_BATCH: &str = "a step has one micro-batch";
 
-fn checkpoints(job: &Job) -> bool {
+fn checkpoints(job: &TorchPlan) -> bool {
     !matches!(job.checkpoint, Checkpoint::None)
 }
 
 /// Whether the root is the only parameter group.
-fn root_alone(job: &Job) -> bool {
+fn root_alone(job: &TorchPlan) -> bool {
     let wrap = &job.fsdp.wrap;
     let ends = [&wrap.embedding, &wrap.norm, &wrap.head];
     wrap.modules.is_empty() && wrap.blocks.iter().all(Option::is_none) && ends.iter().all(|end| end.is_none())
 }
 
 /// Whether no module's parameters are gathered again in backward.
-fn keeps_all(job: &Job) -> bool {
+fn keeps_all(job: &TorchPlan) -> bool {
     job.fsdp.wrap.blocks.iter().flatten().all(|policy| *policy == Reshard::Never)
 }
 
 /// Whether units have all of the model's parameters, and leave the root none.
-fn root_has_none(job: &Job) -> bool {
+fn root_has_none(job: &TorchPlan) -> bool {
     let wrap = &job.fsdp.wrap;
-    let norm = wrap.norm.is_some() || wrap.head_has_norm || !job.model.final_norm;
+    let norm = wrap.norm.is_some() || wrap.head_has_norm || job.model.final_norm.is_none();
     wrap.blocks.iter().all(Option::is_some)
         && wrap.embedding.is_some()
         && wrap.head.is_some()
@@ -41,12 +41,12 @@ fn root_has_none(job: &Job) -> bool {
 }
 
 /// Whether a matmul is in fp32: all of them, or those of torchtitan's router.
-fn fp32(job: &Job) -> bool {
-    let router = job.model.experts.is_some() && matches!(job.style.experts, Implementation::Torchtitan { .. });
+fn fp32(job: &TorchPlan) -> bool {
+    let router = job.model.experts().is_some() && matches!(job.style.experts, Implementation::Torchtitan { .. });
     router || job.multiplies_in() == DType::Fp32
 }
 
-pub(super) const RULES: &[Rule<Job>] = &[
+pub(super) const RULES: &[Rule<TorchPlan>] = &[
     Rule(
         &[
             "activation_checkpointing.early_stop",
@@ -108,6 +108,16 @@ pub(super) const RULES: &[Rule<Job>] = &[
         |plan| plan.runtime == SINGLE_DEVICE,
         "one device reduces no gradients",
     ),
+    Rule(
+        &["batch.all_reduce_every_micro_batch"],
+        |plan| plan.job.fsdp.replicate == 1,
+        "there are no replicas that all-reduce: mesh.dp_replicate is 1",
+    ),
+    Rule(
+        &["batch.all_reduce_every_micro_batch"],
+        |plan| plan.runtime == FSDP1,
+        "FSDP1's replicas all-reduce whenever gradients are reduced",
+    ),
     Rule(&["batch.set_is_last_backward"], |plan| plan.runtime == FSDP1, "only fully_shard has it"),
     Rule(
         &["memory.initialisation"],
@@ -116,17 +126,17 @@ pub(super) const RULES: &[Rule<Job>] = &[
     ),
     Rule(
         &["framework.fused_qkv"],
-        |plan| plan.job.model.latent.is_some(),
+        |plan| plan.job.model.latent().is_some(),
         "latent attention has no projections of queries, keys and values to fuse",
     ),
     Rule(
         &["framework.fused_rms_norm"],
-        |plan| matches!(plan.job.model.norm, Norm::Layer { .. }),
+        |plan| matches!(plan.job.model.norms().kind, Norm::Layer { .. }),
         "the model has LayerNorm",
     ),
     Rule(
         &["framework.repeat_kv"],
-        |plan| plan.job.model.heads == plan.job.model.kv_heads,
+        |plan| plan.job.model.heads() == plan.job.model.kv_heads(),
         "every query head has keys and values of its own",
     ),
     Rule(

@@ -1,9 +1,9 @@
 //! Keys that a compiled job does not read.
 
 use super::rule::Rule;
-use crate::runtime::spmd::{Attention, Job};
+use crate::runtime::spmd::{Attention, XlaPlan};
 
-pub(super) const RULES: &[Rule<Job>] = &[
+pub(super) const RULES: &[Rule<XlaPlan>] = &[
     Rule(
         &["xla.sa_block_size", "xla.sa_use_fused_bwd_kernel", "xla.use_tokamax_splash"],
         |plan| plan.job.attention == Attention::DotProduct,
@@ -21,12 +21,12 @@ pub(super) const RULES: &[Rule<Job>] = &[
     ),
     Rule(
         &["mesh.expert"],
-        |plan| plan.job.model.experts.is_none() && plan.job.mesh.context == 1,
+        |plan| plan.job.model.experts().is_none() && plan.job.mesh.context == 1,
         "without experts the axis shards as mesh.fsdp does",
     ),
     Rule(
         &["mesh.fsdp_transpose"],
-        |plan| plan.job.model.experts.is_none(),
+        |plan| plan.job.model.experts().is_none(),
         "without experts the axis shards as mesh.fsdp does",
     ),
     Rule(&["xla.activation_embed"], |plan| plan.job.mesh.tensor == 1, "mesh.tensor is 1, and the width is not split"),

@@ -3,8 +3,7 @@
 
 use crate::model::ModelConfig;
 use crate::near::did_you_mean;
-use crate::runtime::eager::{Parts, WAYS, Way};
-use crate::runtime::megatron::{Block, Core, Implementation, Mesh, Sharing};
+use crate::runtime::megatron::{Block, Core, CpCommType, Implementation, Mesh, Parts, Sharing};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::reader::Reader;
 use crate::scenario::written;
@@ -33,9 +32,9 @@ pub(super) fn sharing(
         return Err(reader.plan(at, problem, remedy));
     }
     let way = way(reader, table)?;
-    if model.sliding_window.is_some() && !way.windows {
+    if model.has_windows() && !way.has_windows() {
         let problem =
-            format!("\"{}\" passes keys round a ring, and {} attends to a window of them", way.name, model.name);
+            format!("\"{}\" passes keys round a ring, and {} attends to a window of them", way.name(), model.name);
         let remedy = "write megatron.cp_comm_type = \"all_gather\" or \"a2a\", or mesh.cp = 1";
         return Err(match &table.cp_comm_type {
             Some(at) => reader.plan(at, problem, remedy),
@@ -43,7 +42,7 @@ pub(super) fn sharing(
         });
     }
     let inner = inner(reader, table, (way, mesh), model)?;
-    let heads = match way.parts {
+    let heads = match way.parts() {
         Parts::Tokens => 1,
         Parts::Heads => u64::from(mesh.cp),
         Parts::Both => inner,
@@ -52,29 +51,30 @@ pub(super) fn sharing(
         splits(model, u64::from(mesh.tp), (way, heads))
             .map_err(|problem| reader.plan(at, problem, one_level(table)))?;
     }
-    Ok(Sharing { way, heads: heads as u32 })
+    Ok(Sharing { comm_type: way, heads: heads as u32 })
 }
 
 /// Whole heads for each of so many ranks, of those that tensor-parallel ranks leave.
-fn splits(model: &ModelConfig, tp: u64, (way, ranks): (&Way, u64)) -> Result<(), String> {
-    let counts = [(model.heads, "heads"), (model.kv_heads, "key-value heads")];
+fn splits(model: &ModelConfig, tp: u64, (way, ranks): (CpCommType, u64)) -> Result<(), String> {
+    let counts = [(model.heads(), "heads"), (model.kv_heads(), "key-value heads")];
     let Some((count, what)) = counts.into_iter().find(|(count, _)| !count.is_multiple_of(tp * ranks)) else {
         return Ok(());
     };
-    let (name, left) = (way.name, count / tp);
+    let (name, left) = (way.name(), count / tp);
     Err(format!(
         "\"{name}\" spreads heads over {ranks} ranks, and tp = {tp} leaves {left} of {}'s {count} {what}",
         model.name
     ))
 }
 
-fn way(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<&'static Way, ScenarioError> {
+fn way(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<CpCommType, ScenarioError> {
     let Some(at) = &table.cp_comm_type else {
-        return Ok(reader.assume("megatron.cp_comm_type", &WAYS[0], "p2p"));
+        return Ok(reader.assume("megatron.cp_comm_type", CpCommType::P2p, "p2p"));
     };
-    Way::find(at.get_ref()).ok_or_else(|| {
-        let known: Vec<String> = WAYS.iter().map(|one| format!("\"{}\" ({})", one.name, one.about)).collect();
-        let hint = did_you_mean(at.get_ref(), WAYS.iter().map(|one| one.name));
+    CpCommType::find(at.get_ref()).ok_or_else(|| {
+        let known: Vec<String> =
+            CpCommType::ALL.iter().map(|one| format!("\"{}\" ({})", one.name(), one.about())).collect();
+        let hint = did_you_mean(at.get_ref(), CpCommType::ALL.iter().map(|one| one.name()));
         let problem = format!("no way to share a sequence is called {:?}{hint}", at.get_ref());
         reader.plan(at, problem, format!("write megatron.cp_comm_type = {}", known.join(" or ")))
     })
@@ -84,12 +84,12 @@ fn way(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<&'static Wa
 fn inner(
     reader: &mut Reader<'_>,
     table: &written::Megatron,
-    (way, mesh): (&Way, Mesh),
+    (way, mesh): (CpCommType, Mesh),
     model: &ModelConfig,
 ) -> Result<u64, ScenarioError> {
     let cp = u64::from(mesh.cp);
     let sizes = table.hierarchical_context_parallel_sizes.as_ref();
-    match (way.parts, sizes) {
+    match (way.parts(), sizes) {
         (Parts::Both, Some(at)) => match at.get_ref()[..] {
             [heads, tokens] if heads > 1 && tokens > 1 && heads.checked_mul(tokens) == Some(cp as i64) => {
                 Ok(heads as u64)
@@ -100,13 +100,13 @@ fn inner(
             }
         },
         (Parts::Both, None) => {
-            let problem = format!("\"{}\" spreads heads over the ranks of a group and tokens over groups", way.name);
+            let problem = format!("\"{}\" spreads heads over the ranks of a group and tokens over groups", way.name());
             let remedy = two_levels(model, (way, mesh)).unwrap_or_else(|| one_level(table));
             let Some(at) = &table.cp_comm_type else { unreachable!("no default has two levels") };
             Err(reader.plan(at, problem, remedy))
         }
         (_, Some(at)) => {
-            let problem = format!("\"{}\" has one level, and hierarchical_context_parallel_sizes two", way.name);
+            let problem = format!("\"{}\" has one level, and hierarchical_context_parallel_sizes two", way.name());
             let two = reader.reading(&["megatron.cp_comm_type = \"a2a+p2p\""]);
             let or = if two.is_empty() { String::new() } else { format!(", or write {}", two.join(", or ")) };
             Err(reader.plan(at, problem, format!("remove the key{or}")))
@@ -116,7 +116,7 @@ fn inner(
 }
 
 /// Two sizes that the mesh and the heads allow, the largest group first, as a remedy; none if there are none.
-fn two_levels(model: &ModelConfig, (way, mesh): (&Way, Mesh)) -> Option<String> {
+fn two_levels(model: &ModelConfig, (way, mesh): (CpCommType, Mesh)) -> Option<String> {
     let cp = u64::from(mesh.cp);
     let fits = |&inner: &u64| cp.is_multiple_of(inner) && splits(model, u64::from(mesh.tp), (way, inner)).is_ok();
     let inner = (2..=cp / 2).rev().find(fits)?;

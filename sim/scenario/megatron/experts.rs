@@ -6,10 +6,11 @@ use crate::hardware::Topology;
 use crate::model::ModelConfig;
 use crate::model::routing::Load;
 use crate::near::did_you_mean;
-use crate::runtime::megatron::{DISPATCHERS, Dispatcher, Implementation, Mesh, Mixture};
+use crate::runtime::megatron::{ExpertCapacity, Implementation, Mesh, Mixture, TokenDispatcher};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::reader::{MOST_RANKS, Reader};
 use crate::scenario::written;
+use crate::units::Finite;
 
 /// The largest capacity of an expert, over a balanced load.
 const MOST_CAPACITY: f64 = 1000.0;
@@ -28,7 +29,7 @@ pub(super) fn mesh(
     (mesh, sequence_parallel): (Mesh, bool),
 ) -> Result<Mesh, ScenarioError> {
     let written = scenario.mesh.get_ref();
-    let Some(experts) = &model.experts else {
+    let Some(experts) = model.experts() else {
         return match written.ep.as_ref().or(written.etp.as_ref()) {
             Some(at) => {
                 let problem = format!("mesh.ep and mesh.etp spread experts over ranks, and {} has none", model.name);
@@ -106,7 +107,7 @@ pub(super) fn mixture(
         table.moe_shared_expert_overlap.as_ref().map(|at| at.span()),
         table.waited_collectives.as_ref().map(|at| at.span()),
     ];
-    if model.experts.is_none() {
+    if model.experts().is_none() {
         return match keys.into_iter().flatten().next() {
             Some(span) => {
                 let problem = format!("the key says how experts are run, and {} has none", model.name);
@@ -118,7 +119,7 @@ pub(super) fn mixture(
     grouped(reader, table)?;
     let dispatcher = dispatcher(reader, table)?;
     let capacity = capacity(reader, table)?;
-    if dispatcher.name == "flex" {
+    if dispatcher == TokenDispatcher::Flex {
         reader.note("the flex dispatcher is taken to be DeepEP, on 20 processors");
     }
     let shared_overlap = super::overlap::shared(reader, table, (model, dispatcher))?;
@@ -128,7 +129,7 @@ pub(super) fn mixture(
         let problem = "moe_permute_fusion is Transformer Engine's, and megatron.implementation is \"local\"";
         return Err(reader.plan(at, problem, "write megatron.implementation = \"transformer_engine\""));
     }
-    if model.sinks {
+    if model.has_sinks() {
         reader.note("attention with sinks is taken to be as fast as without");
     }
     Ok(Some(Mixture {
@@ -146,7 +147,7 @@ pub(super) fn mixture(
 }
 
 /// The most rows that an expert takes, over a balanced load's, and whether it is filled up to that.
-fn capacity(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<Option<(f64, bool)>, ScenarioError> {
+fn capacity(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<Option<ExpertCapacity>, ScenarioError> {
     let pads = table.moe_pad_expert_input_to_capacity.as_ref();
     let Some(at) = &table.moe_expert_capacity_factor else {
         return match pads.filter(|at| *at.get_ref()) {
@@ -167,7 +168,7 @@ fn capacity(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<Option
         ));
     }
     let pads = reader.flag("megatron.moe_pad_expert_input_to_capacity", pads.map(|at| *at.get_ref()), false);
-    Ok(Some((factor, pads)))
+    Ok(Some(ExpertCapacity { factor: Finite::nearest(factor), pads }))
 }
 
 /// Whether tokens draw their experts at random.
@@ -178,7 +179,7 @@ fn drawn(
     capacity: bool,
 ) -> Result<bool, ScenarioError> {
     let Some(at) = table.moe_router_force_load_balancing.as_ref().filter(|at| *at.get_ref()) else { return Ok(false) };
-    if model.experts.as_ref().is_some_and(|experts| experts.load != Load::Balanced) {
+    if model.experts().is_some_and(|experts| experts.load != Load::Balanced) {
         let problem =
             "moe_router_force_load_balancing lets every token draw its experts, and model.expert_load says otherwise";
         return Err(reader.plan(at, problem, "remove one of the two keys"));
@@ -208,15 +209,16 @@ fn grouped(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<(), Sce
 }
 
 /// How rows get to experts and back.
-fn dispatcher(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<&'static Dispatcher, ScenarioError> {
+fn dispatcher(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<TokenDispatcher, ScenarioError> {
     let Some(at) = &table.moe_token_dispatcher_type else {
-        let default = Dispatcher::find("allgather").unwrap_or(&DISPATCHERS[0]);
+        let default = TokenDispatcher::AllGather;
         let why = "Megatron-Core's; recipes write \"alltoall\" or \"flex\"";
-        return Ok(reader.assume_for("megatron.moe_token_dispatcher_type", default, default.name, why));
+        return Ok(reader.assume_for("megatron.moe_token_dispatcher_type", default, default.name(), why));
     };
-    Dispatcher::find(at.get_ref()).ok_or_else(|| {
-        let known: Vec<String> = DISPATCHERS.iter().map(|one| format!("\"{}\" ({})", one.name, one.about)).collect();
-        let hint = did_you_mean(at.get_ref(), DISPATCHERS.iter().map(|one| one.name));
+    TokenDispatcher::find(at.get_ref()).ok_or_else(|| {
+        let known: Vec<String> =
+            TokenDispatcher::ALL.iter().map(|one| format!("\"{}\" ({})", one.name(), one.row().about)).collect();
+        let hint = did_you_mean(at.get_ref(), TokenDispatcher::ALL.iter().map(|one| one.name()));
         let problem = format!("no dispatcher of tokens is called {:?}{hint}", at.get_ref());
         reader.plan(at, problem, format!("write megatron.moe_token_dispatcher_type = {}", known.join(" or ")))
     })

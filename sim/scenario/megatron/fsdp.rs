@@ -6,7 +6,7 @@ use toml::Spanned;
 use crate::model::ModelConfig;
 use crate::program::DType;
 use crate::runtime::megatron::{
-    Engine, Fsdp, Gradients, Job, Matmuls, Mesh, Optimizer, Strategy, refuses, unfit, unit_size,
+    Engine, Fsdp, Gradients, Matmuls, MegatronPlan, Mesh, Optimizer, Strategy, refuses, unfit, unit_size,
 };
 use crate::scenario::error::ScenarioError;
 use crate::scenario::reader::Reader;
@@ -132,7 +132,11 @@ pub(super) fn settings(
 }
 
 /// How much is gathered ahead and may wait.
-pub(super) fn unit(reader: &mut Reader<'_>, table: &written::Megatron, job: &mut Job) -> Result<(), ScenarioError> {
+pub(super) fn unit(
+    reader: &mut Reader<'_>,
+    table: &written::Megatron,
+    job: &mut MegatronPlan,
+) -> Result<(), ScenarioError> {
     const KEY: &str = "megatron.suggested_communication_unit_size";
     let Some(fsdp) = job.fsdp else { return Ok(()) };
     let size = match &table.suggested_communication_unit_size {

@@ -5,7 +5,7 @@ use toml::{Spanned, Value};
 
 use crate::model::ModelConfig;
 use crate::runtime::megatron::{
-    Block, CudaGraphs, Engine, Implementation, Matmuls, Mesh, Mixture, Pipeline, Recompute, Scope,
+    Block, CudaGraphs, Engine, Implementation, Matmuls, Mesh, Mixture, Pipeline, Recompute, Scope, TokenDispatcher,
 };
 use crate::scenario::error::ScenarioError;
 use crate::scenario::reader::Reader;
@@ -124,7 +124,7 @@ fn refuse(reader: &Reader<'_>, at: &Spanned<Graphs>, cases: &[Case<'_>]) -> Resu
 
 /// Whether experts get as many rows as they have room for, whatever the router says: then nobody asks how many.
 fn pads(mixture: Option<Mixture>) -> bool {
-    mixture.is_none_or(|run| run.capacity.is_some_and(|(_, pads)| pads))
+    mixture.is_none_or(|run| run.capacity.is_some_and(|capacity| capacity.pads))
 }
 
 /// Whether all of a step may be one graph.
@@ -169,11 +169,11 @@ fn layers(
     job: &Settled<'_>,
 ) -> Result<(), ScenarioError> {
     let Settled { model, block, mixture, .. } = *job;
-    let experts = model.experts.is_some();
-    let dense = !experts || model.experts.as_ref().is_some_and(|experts| experts.dense_first > 0);
+    let experts = model.experts().is_some();
+    let dense = model.dense().is_some();
     let attention = whole || scope.attention;
-    let (recompute, again) = (block.recompute, block.again);
-    let alltoall = mixture.is_some_and(|run| run.dispatcher.name == "alltoall");
+    let (recompute, again) = (block.recompute, block.recompute_modules);
+    let alltoall = mixture.is_some_and(|run| run.dispatcher == TokenDispatcher::AllToAll);
     let capacity = mixture.is_some_and(|run| run.capacity.is_some());
     let mixed = (whole || scope.mixture) && experts;
     // `CheckpointWithoutOutput`, which may run again while a graph is captured (`core/tensor_parallel/random.py`).
@@ -182,7 +182,7 @@ fn layers(
     let checkpointed = attention && recompute == Recompute::Core
         || (whole || scope.feed_forward) && again.feed_forward
         || experts && (mixed || scope.router) && (again.mixture || again.shared);
-    let shared = model.experts.as_ref().is_some_and(|experts| experts.shared > 0);
+    let shared = model.experts().is_some_and(|experts| experts.shared > 0);
     let overlaps = mixture.is_some_and(|run| run.shared_overlap);
     let cases: [Case<'_>; 17] = [
         (
@@ -251,7 +251,7 @@ fn layers(
             "write megatron.moe_permute_fusion = true",
         ),
         (
-            scope.preprocess && mixture.is_some_and(|run| run.dispatcher.name == "flex"),
+            scope.preprocess && mixture.is_some_and(|run| run.dispatcher == TokenDispatcher::Flex),
             "moe_preprocess of the dispatcher \"flex\" is not simulated",
             "remove \"moe_preprocess\" from the list",
         ),
@@ -265,7 +265,7 @@ fn layers(
             "graphs around linears in fp8 are not simulated",
             NARROWER,
         ),
-        (model.latent.is_some() && attention, "graphs around latent attention are not simulated", NARROWER),
+        (model.latent().is_some() && attention, "graphs around latent attention are not simulated", NARROWER),
     ];
     refuse(reader, at, &cases)
 }

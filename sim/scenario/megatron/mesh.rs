@@ -113,11 +113,11 @@ pub(in crate::scenario) fn divides(
     }
     let Some(at) = written.tp.as_ref().filter(|_| tp > 1) else { return Ok(()) };
     // Experts are split over ranks of their own.
-    let ffn = if model.expert_blocks() == model.layers { 0 } else { model.ffn };
+    let ffn = if model.expert_blocks() == model.layers.count() { 0 } else { model.feed_forward_width() };
     let sequence = if sequence_parallel { seq / cp } else { 0 };
     let sizes = [
-        ("query heads", model.heads),
-        ("key-value heads", model.kv_heads),
+        ("query heads", model.heads()),
+        ("key-value heads", model.kv_heads()),
         ("numbers of feed-forward width", ffn),
         (if cp > 1 { "tokens of a rank's part of a sequence" } else { "tokens of a sequence" }, sequence),
     ];

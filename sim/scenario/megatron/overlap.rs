@@ -5,7 +5,7 @@
 use toml::Spanned;
 
 use crate::model::ModelConfig;
-use crate::runtime::megatron::{Block, Dispatcher, Mesh, Mixture, Recompute};
+use crate::runtime::megatron::{Block, Mesh, Mixture, Recompute, TokenDispatcher};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::reader::Reader;
 use crate::scenario::written::{self, Module, Waited};
@@ -17,7 +17,7 @@ pub(super) fn asked<'t>(
     (model, mesh): (&ModelConfig, Mesh),
 ) -> Result<Option<&'t Spanned<bool>>, ScenarioError> {
     let Some(at) = table.overlap_moe_expert_parallel_comm.as_ref().filter(|at| *at.get_ref()) else { return Ok(None) };
-    if model.experts.is_none() {
+    if model.experts().is_none() {
         let problem = format!("the key says how experts are run, and {} has none", model.name);
         return Err(reader.plan(at, problem, "remove the key"));
     }
@@ -55,10 +55,10 @@ pub(super) fn check(
             "overlap_moe_expert_parallel_comm cuts blocks into parts, and megatron.recompute runs whole ones again";
         return Err(reader.plan(key, problem, "write megatron.recompute = \"none\" or \"core_attn\""));
     }
-    if let Some(run) = mixture.filter(|run| !run.dispatcher.combines) {
+    if let Some(run) = mixture.filter(|run| !run.dispatcher.row().combines) {
         let problem = format!(
             "overlap_moe_expert_parallel_comm is for the dispatchers \"alltoall\" and \"flex\", not \"{}\"",
-            run.dispatcher.name
+            run.dispatcher.name()
         );
         return Err(reader.plan(key, problem, "write megatron.moe_token_dispatcher_type = \"alltoall\" or \"flex\""));
     }
@@ -92,12 +92,12 @@ pub(super) fn delays(reader: &mut Reader<'_>, table: &written::Megatron) -> Resu
 pub(super) fn shared(
     reader: &mut Reader<'_>,
     table: &written::Megatron,
-    (model, dispatcher): (&ModelConfig, &Dispatcher),
+    (model, dispatcher): (&ModelConfig, TokenDispatcher),
 ) -> Result<bool, ScenarioError> {
-    let has_some = model.experts.as_ref().is_some_and(|experts| experts.shared > 0);
+    let has_some = model.experts().is_some_and(|experts| experts.shared > 0);
     let Some(at) = table.moe_shared_expert_overlap.as_ref().filter(|at| *at.get_ref()) else {
         let written = table.moe_shared_expert_overlap.is_some();
-        let assumes = has_some && dispatcher.overlaps_shared && !written;
+        let assumes = has_some && dispatcher.row().overlaps_shared && !written;
         return Ok(assumes && reader.flag("megatron.moe_shared_expert_overlap", None, false));
     };
     let on = |key: &Option<Spanned<bool>>| key.as_ref().is_some_and(|at| *at.get_ref());
@@ -109,8 +109,8 @@ pub(super) fn shared(
             "remove the key",
         ),
         (
-            !dispatcher.overlaps_shared,
-            format!("moe_shared_expert_overlap is for the dispatcher \"alltoall\", not \"{}\"", dispatcher.name),
+            !dispatcher.row().overlaps_shared,
+            format!("moe_shared_expert_overlap is for the dispatcher \"alltoall\", not \"{}\"", dispatcher.name()),
             "write megatron.moe_token_dispatcher_type = \"alltoall\", or remove the key",
         ),
         (

@@ -4,7 +4,7 @@ use toml::Spanned;
 
 use crate::model::ModelConfig;
 use crate::near::did_you_mean;
-use crate::runtime::megatron::{self, Engine, Job, Mesh, Pipeline};
+use crate::runtime::megatron::{self, Engine, MegatronPlan, Mesh, Pipeline};
 use crate::scenario::assumption::Written;
 use crate::scenario::error::ScenarioError;
 use crate::scenario::reader::{MOST_SMALL, Reader};
@@ -27,7 +27,7 @@ pub(in crate::scenario) fn pipeline(
             let problem = "[pipeline] says how stages take turns, and mesh.pp makes none";
             return Err(reader.plan(at, problem, "write mesh.pp = 2 or more, or remove the table"));
         }
-        let layers = vec![model.layers];
+        let layers = vec![model.layers.count()];
         return Ok(Pipeline {
             schedule: &MEGATRON_1F1B,
             virtual_stages: 1,
@@ -52,8 +52,8 @@ pub(in crate::scenario) fn pipeline(
         reader.count_or("pipeline.virtual_stages", table.virtual_stages.as_ref(), 1, MOST_SMALL, 1)? as u32;
     let schedule = schedule(reader, table, (virtual_stages, engine), together)?;
     let stages = u64::from(pp) * u64::from(virtual_stages);
-    if stages > model.layers && table.layers.is_none() {
-        let problem = format!("{stages} stages are more than the {} blocks of {}", model.layers, model.name);
+    if stages > model.layers.count() && table.layers.is_none() {
+        let problem = format!("{stages} stages are more than the {} blocks of {}", model.layers.count(), model.name);
         let (axes, mesh) = (table.virtual_stages.as_ref(), scenario.mesh.get_ref().pp.as_ref());
         let place = axes.or(mesh).map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at));
         let remedy =
@@ -170,14 +170,18 @@ fn instead(reader: &Reader<'_>, virtual_stages: u32, halves: bool) -> String {
 }
 
 /// What does not go with the job's schedule, once all is known.
-pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
+pub(super) fn check(
+    reader: &Reader<'_>,
+    scenario: &written::Scenario,
+    job: &MegatronPlan,
+) -> Result<(), ScenarioError> {
     let Some(refusal) = megatron::refuses_schedule(job) else { return Ok(()) };
-    let Pipeline { schedule, virtual_stages, .. } = &job.pipeline;
+    let Pipeline { schedule, virtual_stages, .. } = &job.split.pipeline;
     let (name, what) = (schedule.name, &refusal.problem);
     let problem = format!("pipeline.schedule = {name:?} asks for {what}, which is not simulated");
     let whole = format!("pipeline.schedule = {:?}", nearest(*virtual_stages, false));
     // Experts are Transformer Engine's.
-    let remedy = match job.mixture {
+    let remedy = match job.split.mixture {
         Some(_) => format!("write {whole}"),
         None => format!("{}, or write {whole}", refusal.remedy.as_deref().unwrap_or_default()),
     };
@@ -231,9 +235,10 @@ pub(in crate::scenario) fn layers(
     (model, stages): (&ModelConfig, u64),
 ) -> Result<Vec<u64>, ScenarioError> {
     let Some(at) = &table.layers else {
-        let layers = spread(model.layers, stages);
-        if !model.layers.is_multiple_of(stages) {
-            let problem = format!("{} blocks of {} do not divide into {stages} stages", model.layers, model.name);
+        let layers = spread(model.layers.count(), stages);
+        if !model.layers.count().is_multiple_of(stages) {
+            let problem =
+                format!("{} blocks of {} do not divide into {stages} stages", model.layers.count(), model.name);
             let remedy = format!("write pipeline.layers = {layers:?}, or another list of {stages} numbers");
             let pp = scenario.mesh.get_ref().pp.as_ref();
             let place = pp.map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at));
@@ -243,20 +248,25 @@ pub(in crate::scenario) fn layers(
         return Ok(reader.assume("pipeline.layers", layers, written));
     };
     let written = at.get_ref();
-    let remedy =
-        || format!("write {stages} numbers that sum to {}, such as {:?}", model.layers, spread(model.layers, stages));
+    let remedy = || {
+        format!(
+            "write {stages} numbers that sum to {}, such as {:?}",
+            model.layers.count(),
+            spread(model.layers.count(), stages)
+        )
+    };
     if written.len() as u64 != stages {
         let problem = format!("pipeline.layers has {} numbers for {stages} stages", written.len());
         return Err(reader.plan(at, problem, remedy()));
     }
-    if let Some(count) = written.iter().find(|&&count| count < 0 || count.unsigned_abs() > model.layers) {
-        let problem = format!("a stage of pipeline.layers has {count} blocks: expected 0 to {}", model.layers);
+    if let Some(count) = written.iter().find(|&&count| count < 0 || count.unsigned_abs() > model.layers.count()) {
+        let problem = format!("a stage of pipeline.layers has {count} blocks: expected 0 to {}", model.layers.count());
         return Err(reader.plan(at, problem, remedy()));
     }
     let layers: Vec<u64> = written.iter().map(|count| count.unsigned_abs()).collect();
     let sum: u64 = layers.iter().sum();
-    if sum != model.layers {
-        let problem = format!("pipeline.layers sums to {sum}, and {} has {} blocks", model.name, model.layers);
+    if sum != model.layers.count() {
+        let problem = format!("pipeline.layers sums to {sum}, and {} has {} blocks", model.name, model.layers.count());
         return Err(reader.plan(at, problem, remedy()));
     }
     let empty: Vec<String> =

@@ -4,7 +4,7 @@
 use toml::{Spanned, Value};
 
 use crate::model::ModelConfig;
-use crate::runtime::megatron::{Again, Engine, Implementation, Pipeline, Recompute};
+use crate::runtime::megatron::{Engine, Implementation, Pipeline, Recompute, RecomputeModules};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::reader::Reader;
 use crate::scenario::written::{self, Module};
@@ -14,13 +14,13 @@ pub(super) fn asked(
     reader: &mut Reader<'_>,
     table: &written::Megatron,
     (model, implementation): (&ModelConfig, Implementation),
-) -> Result<(Recompute, Again), ScenarioError> {
+) -> Result<(Recompute, RecomputeModules), ScenarioError> {
     let whole = recompute(reader, table)?;
     let Some(at) = &table.recompute_modules else {
-        if model.experts.is_some() {
+        if model.experts().is_some() {
             reader.assume("megatron.recompute_modules", (), Value::Array(vec![]));
         }
-        return Ok((whole, Again::default()));
+        return Ok((whole, RecomputeModules::default()));
     };
     if matches!(whole, Recompute::Uniform { .. } | Recompute::Block { .. }) {
         let problem = "recompute_modules runs parts of a block again, and megatron.recompute all of it";
@@ -29,7 +29,7 @@ pub(super) fn asked(
     let modules = at.get_ref();
     let has = |module| modules.contains(&module);
     check(reader, (table, at), model)?;
-    let again = Again {
+    let again = RecomputeModules {
         norms: has(Module::Layernorm),
         activation: has(Module::MoeAct),
         up_projection: has(Module::MlaUpProj),
@@ -37,8 +37,8 @@ pub(super) fn asked(
         mixture: has(Module::Moe),
         shared: has(Module::SharedExperts),
     };
-    let fused = implementation == Implementation::TransformerEngine && model.latent.is_none();
-    if again.norms && fused && model.experts.is_none() {
+    let fused = implementation == Implementation::TransformerEngine && model.latent().is_none();
+    if again.norms && fused && model.experts().is_none() {
         reader.note("layernorm in recompute_modules does nothing: Transformer Engine's norms are parts of its linears");
     }
     Ok((if has(Module::CoreAttn) { Recompute::Core } else { whole }, again))
@@ -51,7 +51,7 @@ fn check(
     model: &ModelConfig,
 ) -> Result<(), ScenarioError> {
     let has = |module| at.get_ref().contains(&module);
-    let experts = model.experts.as_ref();
+    let experts = model.experts();
     for (module, name, missing) in [
         (Module::MoeAct, "moe_act", experts.is_none().then_some("experts")),
         (Module::Moe, "moe", experts.is_none().then_some("experts")),
@@ -60,7 +60,7 @@ fn check(
             "shared_experts",
             experts.is_none_or(|experts| experts.shared == 0).then_some("shared experts"),
         ),
-        (Module::MlaUpProj, "mla_up_proj", model.latent.is_none().then_some("latent attention")),
+        (Module::MlaUpProj, "mla_up_proj", model.latent().is_none().then_some("latent attention")),
     ] {
         if let (true, Some(missing)) = (has(module), missing) {
             let problem = format!("recompute_modules names {name}, and {} has no {missing}", model.name);

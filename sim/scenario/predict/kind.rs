@@ -60,7 +60,7 @@ impl Kind {
             framework: scenario.runtime.written().to_owned(),
             machine: topology.name.clone(),
             parallelism: parallelism.to_owned(),
-            blocks: if job.model().experts.is_some() { "experts" } else { "dense" }.to_owned(),
+            blocks: if job.model().experts().is_some() { "experts" } else { "dense" }.to_owned(),
             matmuls: if eight { EIGHT } else { "16-bit" }.to_owned(),
             nodes: if several { "several" } else { "one" }.to_owned(),
         }

@@ -40,8 +40,9 @@ pub(super) fn mfu(scenario: &Scenario, classes: &[Class], step: Time, tokens: u6
     // A block that predicts further ahead counts as one more, and the head once more (`num_floating_point_operations`).
     let heads = model.predicts_ahead * model.vocab * model.width;
     let matmul = all + u128::from(heads) - u128::from(looked_up * model.width);
-    let blocks = model.layers + model.predicts_ahead;
-    let attention = u128::from(blocks * model.attention_width()) * u128::from(scenario.job.seq());
+    let ahead = model.predicts_ahead * model.layers.last().mixer.score_width();
+    let scores = model.layers.iter().map(|layer| layer.mixer.score_width()).sum::<u64>() + ahead;
+    let attention = u128::from(scores) * u128::from(scenario.job.seq());
     let ranks: u32 = classes.iter().map(|class| class.ranks).sum();
     let chips = f64::from(ranks);
     let peaks = &scenario.topology.chip.peak;

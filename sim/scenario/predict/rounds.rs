@@ -13,7 +13,7 @@ use super::settings::Settings;
 use crate::cost::CostModel;
 use crate::engine::{self, Options, Timeline};
 use crate::runtime::megatron::CudaGraphs;
-use crate::runtime::{Flight, Job};
+use crate::runtime::{Flight, Plan};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::length;
 use crate::scenario::understood::Scenario;
@@ -68,14 +68,14 @@ struct Runs {
 
 impl Runs {
     /// The job with so many rounds.
-    fn job(self, job: &Job, rounds: u32) -> Option<Job> {
+    fn job(self, job: &Plan, rounds: u32) -> Option<Plan> {
         job.with_micro_batches(rounds * self.each + self.rest)
     }
 }
 
 /// Short runs of a step that is too long to be written. A pipeline that does not repeat itself after two rounds may do so after
 /// four.
-fn unwritten(job: &Job) -> Option<Runs> {
+fn unwritten(job: &Plan) -> Option<Runs> {
     let all = job.micro_batches();
     let each = match job.train() {
         Some(job) => job.pipeline.is_none().then_some(1)?,
@@ -85,14 +85,17 @@ fn unwritten(job: &Job) -> Option<Runs> {
 }
 
 /// Micro-batches after which a pipeline may repeat itself.
-fn repeated(job: &Job) -> Option<u32> {
+fn repeated(job: &Plan) -> Option<u32> {
     // One graph that is the whole step keeps memory for every micro-batch; what a searched schedule repeats is no round.
-    let job = job.split().filter(|job| job.graphs != CudaGraphs::Iteration)?;
+    if job.megatron().is_some_and(|plan| plan.graphs == CudaGraphs::Iteration) {
+        return None;
+    }
+    let job = job.split()?;
     (!job.pipeline.schedule.is_of(&order::SEARCHED)).then_some(job.mesh.pp.max(2))
 }
 
 /// The three short runs; none if they would save little.
-fn short_runs(job: &Job) -> Option<Runs> {
+fn short_runs(job: &Plan) -> Option<Runs> {
     let (each, all) = (repeated(job)?, job.micro_batches());
     let rounds = all.is_multiple_of(each).then_some(all / each)?;
     // Two rounds fill a pipeline and empty it; the runs have 2, 3 and 4.
@@ -100,7 +103,7 @@ fn short_runs(job: &Job) -> Option<Runs> {
 }
 
 /// The job of the longest short run, whose memory is that of the whole step; none if there are no short runs.
-pub(in crate::scenario) fn shortened(job: &Job) -> Option<Job> {
+pub(in crate::scenario) fn shortened(job: &Plan) -> Option<Plan> {
     let runs = short_runs(job)?;
     runs.job(job, runs.rounds[2])
 }

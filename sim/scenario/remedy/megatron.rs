@@ -3,21 +3,21 @@
 use toml::{Table, Value};
 
 use super::change::{Change, set, smaller_batches};
-use crate::runtime::megatron::{Core, CudaGraphs, Job, Loader, Recompute, Strategy};
+use crate::runtime::megatron::{Core, CudaGraphs, Loader, MegatronPlan, Recompute, Strategy};
 
 /// No mask from the loader, where one comes that fused attention does not read.
-pub(super) fn without_mask(job: &Job) -> Option<Change> {
+pub(super) fn without_mask(job: &MegatronPlan) -> Option<Change> {
     let comes = matches!(job.loader, Loader::Broadcast { mask: true, .. } | Loader::EachRank { mask: true });
     comes.then(|| set("megatron.create_attention_mask_in_dataloader", false))
 }
 
 /// Changes to a job of Megatron-Core.
-pub(super) fn changes(job: &Job) -> Vec<Change> {
+pub(super) fn changes(job: &MegatronPlan) -> Vec<Change> {
     let mut list: Vec<Change> = without_mask(job).into_iter().collect();
-    if job.block.recompute == Recompute::None && job.block.core != Core::Flash {
+    if job.split.block.recompute == Recompute::None && job.split.block.core != Core::Flash {
         list.push(set("megatron.recompute", "core_attn"));
     }
-    if !matches!(job.block.recompute, Recompute::Uniform { .. }) {
+    if !matches!(job.split.block.recompute, Recompute::Uniform { .. }) {
         let uniform = Table::from_iter([("uniform".to_owned(), Value::Integer(1))]);
         list.push(set("megatron.recompute", uniform));
     }
@@ -31,12 +31,12 @@ pub(super) fn changes(job: &Job) -> Vec<Change> {
     if job.graphs != CudaGraphs::None {
         list.push(set("megatron.cuda_graph_impl", "none"));
     }
-    if !job.optimizer.distributed && job.mesh.dp * job.mesh.cp > 1 {
+    if !job.optimizer.distributed && job.split.mesh.dp * job.split.mesh.cp > 1 {
         list.push(set("megatron.distributed_optimizer", true));
     }
-    if !job.sequence_parallel && job.mesh.tp > 1 {
+    if !job.split.sequence_parallel && job.split.mesh.tp > 1 {
         list.push(set("tensor_parallel.sequence", true));
     }
-    list.extend(smaller_batches(job.batch));
+    list.extend(smaller_batches(job.split.batch));
     list
 }

@@ -1,11 +1,11 @@
 //! What a user of the SPMD lane would try first.
 
 use super::change::{Change, set, smaller_batches};
-use crate::runtime::spmd::{Job, Policy, TENSORS};
+use crate::runtime::spmd::{Policy, TENSORS, XlaPlan};
 use crate::scenario::Scenario;
 
 /// Changes to a job.
-pub(super) fn changes(scenario: &Scenario, job: &Job) -> Vec<Change> {
+pub(super) fn changes(scenario: &Scenario, job: &XlaPlan) -> Vec<Change> {
     let mut list = policies(scenario, job);
     let more = [4, 16].into_iter().filter(|&parts| job.vocab_tiling < parts);
     list.extend(more.map(|parts| set("xla.num_vocab_tiling", parts as i64)));
@@ -18,11 +18,11 @@ pub(super) fn changes(scenario: &Scenario, job: &Job) -> Vec<Change> {
 }
 
 /// What may be kept of forward instead. Iterations of a pipeline that keep everything read no policy.
-fn policies(scenario: &Scenario, job: &Job) -> Vec<Change> {
+fn policies(scenario: &Scenario, job: &XlaPlan) -> Vec<Change> {
     let mut list: Vec<Change> = vec![];
     if let Some(pipeline) = job.pipeline.filter(|all| all.remat == Policy::None) {
         list.push(set("xla.set_remat_policy_on_pipeline_iterations", true));
-        if pipeline.layers == job.model.layers {
+        if pipeline.layers == job.model.layers.count() {
             return list;
         }
     }

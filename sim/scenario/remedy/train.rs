@@ -4,7 +4,7 @@ use toml::Value;
 
 use super::change::{Change, set, smaller_batches};
 use crate::runtime::fsdp::{Reshard, Version};
-use crate::runtime::train::{Checkpoint, Job};
+use crate::runtime::train::{Checkpoint, TorchPlan};
 use crate::scenario::Scenario;
 use crate::scenario::experts::filled_up;
 
@@ -12,7 +12,7 @@ use crate::scenario::experts::filled_up;
 const SMALLER_BUCKET: i64 = 50_000_000;
 
 /// Changes to a job of PyTorch's own runtimes.
-pub(super) fn changes(scenario: &Scenario, job: &Job) -> Vec<Change> {
+pub(super) fn changes(scenario: &Scenario, job: &TorchPlan) -> Vec<Change> {
     let mut list: Vec<Change> = vec![];
     // A policy for all blocks takes effect only where no block has one of its own.
     let all_blocks = scenario.draft.get("fsdp.override").map(|_| ("fsdp.override".to_owned(), Value::Array(vec![])));

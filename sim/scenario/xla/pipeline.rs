@@ -27,7 +27,13 @@ pub(super) fn pipeline(
     }
     lacks(reader, (table, at), (model, mesh))?;
     let layers = table.pipeline_parallel_layers.as_ref();
-    let layers = reader.count_or("xla.pipeline_parallel_layers", layers, 1, model.layers as i64, model.layers)?;
+    let layers = reader.count_or(
+        "xla.pipeline_parallel_layers",
+        layers,
+        1,
+        model.layers.count() as i64,
+        model.layers.count(),
+    )?;
     let per_stage = table.num_layers_per_pipeline_stage.as_ref();
     let per_stage = reader.count_or("xla.num_layers_per_pipeline_stage", per_stage, 1, MOST_SMALL, 1)?;
     let repeats = match &table.num_pipeline_repeats {
@@ -45,7 +51,7 @@ pub(super) fn pipeline(
         );
         let keys = [&table.num_pipeline_repeats, &table.num_layers_per_pipeline_stage, &table.pipeline_parallel_layers];
         let at = keys.into_iter().flatten().next().map_or_else(|| at.span(), Spanned::span);
-        let remedy = fits((model.layers, layers), (stages, per_stage, repeats));
+        let remedy = fits((model.layers.count(), layers), (stages, per_stage, repeats));
         return Err(reader.plan(&Spanned::new(at, ()), problem, remedy));
     }
     let delay = flag(
@@ -87,7 +93,7 @@ pub(super) fn pipeline(
         table.set_remat_policy_on_pipeline_iterations.as_ref(),
         true,
     );
-    if layers == model.layers {
+    if layers == model.layers.count() {
         nothing_outside(reader, table, iterations)?;
     }
     let remat = match (iterations, remat) {
@@ -226,9 +232,9 @@ fn lacks(
         let problem = "pipeline_fsdp_ag_once gathers over fsdp, and weights lie on mesh.expert too";
         return Err(reader.plan(at, problem, "write mesh.fsdp for mesh.expert: there are no experts in a pipeline"));
     }
-    let windows = (1..model.layers).any(|layer| model.window(layer) != model.window(0));
+    let windows = model.layers.iter().any(|layer| layer.window() != model.layers.at(0).window());
     let cases = [
-        (model.experts.is_some(), "experts in a pipeline are not simulated on XLA"),
+        (model.experts().is_some(), "experts in a pipeline are not simulated on XLA"),
         (windows, "stages run one program, and blocks here differ in how far they see"),
         (mesh.context > 1, "sequences shared in a pipeline are not simulated on XLA"),
         (

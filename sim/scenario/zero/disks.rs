@@ -8,7 +8,7 @@ use super::super::reader::Reader;
 use super::super::written::{self, ZeroDevice};
 use crate::cost::Disks;
 use crate::hardware::Topology;
-use crate::runtime::zero::{Aio, Job, ParameterFiles, Stage, StateFiles, Trouble, swappable};
+use crate::runtime::zero::{Aio, ParameterFiles, Stage, StateFiles, Trouble, ZeroPlan, swappable};
 use crate::scenario::reader::MOST_SMALL;
 use crate::units::Bandwidth;
 
@@ -186,7 +186,7 @@ pub(super) fn rates(
 }
 
 /// What DeepSpeed's own assertions say of a job's buffers, and what has no rules.
-pub(super) fn check(reader: &mut Reader<'_>, table: &written::Zero, job: &Job) -> Result<(), ScenarioError> {
+pub(super) fn check(reader: &mut Reader<'_>, table: &written::Zero, job: &ZeroPlan) -> Result<(), ScenarioError> {
     let offload = job.zero.offload;
     if let (Some(states), Some(at)) = (offload.states, &table.offload_optimizer) {
         let held = job.groups().0.iter().filter(|&elements| offload.aio.swappable(4 * elements)).count();

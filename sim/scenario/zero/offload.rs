@@ -9,6 +9,7 @@ use super::super::written::{self, ZeroDevice};
 use super::disks;
 use crate::runtime::optimizer::{Asked, Caller, How, Optimizer, Row, rows};
 use crate::runtime::zero::{Offload, Stage};
+use crate::units::Finite;
 
 /// Both tables.
 pub(super) fn offload(reader: &mut Reader<'_>, table: &written::Zero, stage: Stage) -> Result<Offload, ScenarioError> {
@@ -43,8 +44,8 @@ pub(super) fn offload(reader: &mut Reader<'_>, table: &written::Zero, stage: Sta
             let problem = format!("zero.offload_optimizer.ratio = {} is out of range: expected 0 to 1", at.get_ref());
             return Err(ScenarioError::Written { problem, place: reader.place(at) });
         }
-        Some(at) => *at.get_ref(),
-        None => 1.0,
+        Some(at) => Finite::nearest(*at.get_ref()),
+        None => Finite::nearest(1.0),
     };
     let states = optimizer.map(|at| disks::states(reader, at, stage)).transpose()?.flatten();
     let files = parameters.and_then(|at| disks::files(at.get_ref()));

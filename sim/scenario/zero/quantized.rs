@@ -3,7 +3,7 @@
 use super::super::error::ScenarioError;
 use super::super::reader::Reader;
 use super::super::written;
-use crate::runtime::zero::{Job, Quantized, Stage};
+use crate::runtime::zero::{Nodes, Quantized, Stage, ZeroPlan};
 
 /// `zero_quantized_weights`, `zero_quantized_gradients`, of so many ranks on nodes of so many chips.
 pub(super) fn quantized(
@@ -30,11 +30,11 @@ pub(super) fn quantized(
     if gradients && nodes <= 1 {
         reader.idle("zero.zero_quantized_gradients", "one node, and nothing crosses the network");
     }
-    Ok(Quantized { weights, gradients: (gradients && nodes > 1).then_some((nodes, chips)) })
+    Ok(Quantized { weights, gradients: (gradients && nodes > 1).then_some(Nodes { count: nodes, ranks: chips }) })
 }
 
 /// Whether every part can be cut into groups.
-pub(super) fn check(reader: &Reader<'_>, table: &written::Zero, job: &Job) -> Result<(), ScenarioError> {
+pub(super) fn check(reader: &Reader<'_>, table: &written::Zero, job: &ZeroPlan) -> Result<(), ScenarioError> {
     let Some(at) = table.zero_quantized_weights.as_ref().filter(|_| job.zero.quantized.weights) else { return Ok(()) };
     let persists = job.zero.gathering.persist;
     let (_, parts) = job.groups();

@@ -17,7 +17,7 @@ pub(super) fn check(
 ) -> Result<(), ScenarioError> {
     let ranks = u64::from(zero.sequence);
     let Some(at) = scenario.mesh.get_ref().cp.as_ref().filter(|_| ranks > 1) else { return Ok(()) };
-    let (heads, kv) = (model.heads, model.kv_heads);
+    let (heads, kv) = (model.heads(), model.kv_heads());
     let name = &model.name;
     let chips = u64::from(topology.chips());
     // What another number of ranks leaves is another number of replicas.
@@ -50,11 +50,11 @@ pub(super) fn check(
             "biases on scores have no rules where ranks share a sequence: DeepSpeed drops masks",
         ),
         (
-            model.sliding_window.is_some(),
+            model.has_windows(),
             "sliding windows have no rules where ranks share a sequence: DeepSpeed drops masks, and all tokens would be seen",
         ),
         (
-            model.latent.is_some(),
+            model.latent().is_some(),
             "latent attention has no rules where ranks share a sequence: DeepSpeed wants keys and values of one shape",
         ),
         (

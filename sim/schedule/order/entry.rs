@@ -1,5 +1,10 @@
 //! What a schedule has to say of itself, and the conditions that several share.
 
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+use serde::{Serialize, Serializer};
+
 use super::super::{Action, Batching, Lists, Placement, Schedule, ScheduleError, Shape};
 
 /// How the lists come about.
@@ -11,8 +16,8 @@ pub enum Generate {
     Whole(fn(Shape) -> Lists),
 }
 
-/// A schedule of the table.
-#[derive(Clone, Copy, Debug)]
+/// A schedule of the table. Its name stands for it: two of one name are equal, and it is printed and written as its name.
+#[derive(Clone, Copy)]
 pub struct Entry {
     /// Its name; case, dashes and underscores do not matter.
     pub name: &'static str,
@@ -26,6 +31,32 @@ pub struct Entry {
     pub check: fn(Shape) -> Result<(), ScheduleError>,
     /// How its lists come about.
     pub generate: Generate,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Entry) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Entry {}
+
+impl Hash for Entry {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl Serialize for Entry {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name)
+    }
 }
 
 impl Entry {

@@ -6,10 +6,10 @@ use windtunnel::program::DType;
 use windtunnel::runtime::eager::{Saved, SavedOps};
 use windtunnel::runtime::fsdp::{Inner, MixedPrecision, Reshard, Version};
 use windtunnel::runtime::optimizer::{Adam, Decay, How, Optimizer, Sgd};
-use windtunnel::runtime::train::{Autocast, Checkpoint, Job};
+use windtunnel::runtime::train::{Autocast, Checkpoint, TorchPlan};
 
 /// The job of a case.
-pub fn job(case: &Value) -> Option<Job> {
+pub fn job(case: &Value) -> Option<TorchPlan> {
     let c = &case["config"];
     let dims: Dims = serde_json::from_value(case["model_dims"].clone()).unwrap();
     // What the other oracles know by another name, or not at all.
@@ -79,7 +79,7 @@ pub fn job(case: &Value) -> Option<Job> {
 }
 
 /// `set_reshard_after_forward(value, recurse)` of a module, which says what the model's units then do.
-fn reshards(job: &mut Job, call: &Value) -> Option<()> {
+fn reshards(job: &mut TorchPlan, call: &Value) -> Option<()> {
     let policy = if call[1].as_bool()? { Reshard::Always } else { Reshard::Never };
     let wrap = &mut job.fsdp.wrap;
     match call[0].as_str()? {
@@ -95,7 +95,7 @@ fn reshards(job: &mut Job, call: &Value) -> Option<()> {
 }
 
 /// Modules that are given to `fully_shard` one after the other.
-fn units(job: &mut Job, c: &Value) {
+fn units(job: &mut TorchPlan, c: &Value) {
     let policies = c["unit_reshard"].as_array();
     let wrap = &mut job.fsdp.wrap;
     let plain = wrap.blocks[0].unwrap();

@@ -4,7 +4,7 @@ use crate::model::fuse::compiled::TensorId;
 use crate::model::graph::ParamId;
 
 /// How scales are found (torchao's recipe names).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Recipe {
     /// One scale for a tensor.
     Tensorwise,
@@ -13,7 +13,7 @@ pub enum Recipe {
 }
 
 /// Linears in fp8.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Float8 {
     /// Scales.
     pub recipe: Recipe,

@@ -9,7 +9,7 @@
 //! chip at their ends, all run on the default stream; what they take is its or the second's, as theirs is. Assumed, then:
 //! every kernel has a tail of its own.
 //!
-//! To add one: a file in `context/` and a line in [`TABLE`].
+//! To add one: a variant of [`CpCommType`], a file in `context/` and an arm in [`rules`].
 
 mod all_gather;
 mod heads;
@@ -18,30 +18,17 @@ mod ring;
 mod rules;
 mod way;
 
-pub use way::{Context, Heads, Parts, Ring, Way};
+pub use way::{Context, Heads, Ring};
 
 use rules::Rules;
 
-/// The ways there are, each with its rules.
-const TABLE: [(Way, Rules); 4] = [
-    (ring::P2P, ring::RULES),
-    (all_gather::ALL_GATHER, all_gather::RULES),
-    (heads::A2A, heads::RULES),
-    (ring::A2A_P2P, ring::RULES),
-];
-
-/// The ways there are.
-pub static WAYS: [Way; 4] = [TABLE[0].0, TABLE[1].0, TABLE[2].0, TABLE[3].0];
-
-impl Way {
-    /// The way of a name, if there is one.
-    pub fn find(name: &str) -> Option<&'static Way> {
-        WAYS.iter().find(|one| one.name == name)
-    }
-}
+use crate::plan::megatron::CpCommType;
 
 /// The rules of a way.
-pub(super) fn rules(way: &Way) -> Rules {
-    let known = TABLE.iter().find(|(one, _)| one == way);
-    known.expect("a way comes from the table").1
+pub(super) fn rules(way: CpCommType) -> Rules {
+    match way {
+        CpCommType::P2p | CpCommType::A2aP2p => ring::RULES,
+        CpCommType::AllGather => all_gather::RULES,
+        CpCommType::A2a => heads::RULES,
+    }
 }

@@ -2,7 +2,7 @@
 //! 0.16.1). Each is a function that writes operators down around the experts, and rules for those operators that only it
 //! has.
 //!
-//! To add one: a file in `dispatch/` and a line in [`TABLE`].
+//! To add one: a variant of [`TokenDispatcher`], a file in `dispatch/` and an arm in its row and in [`rules`].
 
 mod allgather;
 mod alltoall;
@@ -14,25 +14,26 @@ use rules::Rules;
 
 use super::dispatcher::Dispatcher;
 use crate::model::megatron::RoutedOp;
+use crate::plan::megatron::TokenDispatcher;
 
-/// The dispatchers there are, each with the rules of its own operators.
-const TABLE: [(Dispatcher, Rules); 3] =
-    [(alltoall::ALLTOALL, Rules::NONE), (allgather::ALLGATHER, allgather::RULES), (flex::FLEX, flex::RULES)];
-
-/// The dispatchers there are.
-pub static DISPATCHERS: [Dispatcher; 3] = [TABLE[0].0, TABLE[1].0, TABLE[2].0];
-
-impl Dispatcher {
-    /// The dispatcher of a name, if there is one.
-    pub fn find(name: &str) -> Option<&'static Dispatcher> {
-        DISPATCHERS.iter().find(|one| one.name == name)
+impl TokenDispatcher {
+    /// What it can do, and how it is written down.
+    pub fn row(self) -> &'static Dispatcher {
+        match self {
+            TokenDispatcher::AllToAll => &alltoall::ALLTOALL,
+            TokenDispatcher::AllGather => &allgather::ALLGATHER,
+            TokenDispatcher::Flex => &flex::FLEX,
+        }
     }
 }
 
 /// The rules of a dispatcher's own operators.
-pub(super) fn rules(dispatcher: &Dispatcher) -> Rules {
-    let known = TABLE.iter().find(|(one, _)| one == dispatcher);
-    known.expect("a dispatcher comes from the table").1
+pub(super) fn rules(dispatcher: TokenDispatcher) -> Rules {
+    match dispatcher {
+        TokenDispatcher::AllToAll => Rules::NONE,
+        TokenDispatcher::AllGather => allgather::RULES,
+        TokenDispatcher::Flex => flex::RULES,
+    }
 }
 
 /// Whether an operator takes rows, or their weights, from rank to rank.

@@ -60,11 +60,9 @@ pub struct ExpertParallel {
     pub capacity: bool,
 }
 
-/// A dispatcher of the table.
-#[derive(Clone, Copy)]
+/// What a dispatcher can do, and how it is written down.
+#[derive(Clone, Copy, Debug)]
 pub struct Dispatcher {
-    /// `--moe-token-dispatcher-type`.
-    pub name: &'static str,
     /// What it is, in a line.
     pub about: &'static str,
     /// Whether its exchanges overlap with another micro-batch (`--overlap-moe-expert-parallel-comm`; `transformer_config.py`).
@@ -77,18 +75,4 @@ pub struct Dispatcher {
     pub write: fn(&mut GraphBuilder, &Routing, Experts<'_>, Option<WriteStage<'_>>) -> ValueId,
     /// Bytes that it gathers into the buffer that all gathers share (`GlobalMemoryBuffer`), of a row's bytes.
     pub shared_buffer: fn(&Routed, u64) -> u64,
-}
-
-impl PartialEq for Dispatcher {
-    fn eq(&self, other: &Dispatcher) -> bool {
-        self.name == other.name
-    }
-}
-
-impl Eq for Dispatcher {}
-
-impl std::fmt::Debug for Dispatcher {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name)
-    }
 }

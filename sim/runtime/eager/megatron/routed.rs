@@ -10,9 +10,10 @@ use super::super::framework::Experts;
 use super::super::storage::Gradient;
 use super::super::{COMPUTE, Eager, ExpertRanks, Frame, Storage};
 use super::dispatch;
-use super::dispatcher::{Dispatcher, Selected};
+use super::dispatcher::Selected;
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::experts::{Routed, RoutedOp};
+use crate::plan::megatron::TokenDispatcher;
 use crate::program::{Collective, Comm, DType, Dispatch, GroupId, MemoryKind, StreamId, Work};
 use crate::units::Bytes;
 
@@ -44,7 +45,7 @@ impl Eager {
             .is_some_and(|experts| experts.counts_later)
     }
 
-    fn dispatcher(&self) -> &'static Dispatcher {
+    fn dispatcher(&self) -> TokenDispatcher {
         self.ranks_of_experts().expect("a job with experts says how rows get to them").dispatcher
     }
 

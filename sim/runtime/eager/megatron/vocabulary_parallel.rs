@@ -8,7 +8,7 @@
 
 use super::super::shape::MatmulShape;
 use super::super::{COMPUTE, Eager, Storage};
-use crate::model::graph::Param;
+use crate::model::graph::{Param, Role};
 use crate::program::{Category, Collective, Comm, DType, GroupId, MatmulLayout, MemoryKind, StreamId};
 use crate::units::Bytes;
 
@@ -246,7 +246,7 @@ impl Eager {
         let filled = self.pointwise_gradient("aten.masked_fill", whole, whole + part.tokens * TRUTH);
         self.release(gradient);
         self.release(frame.elsewhere);
-        let table = Param { name: "word_embeddings.weight", rows: part.words, cols: part.width };
+        let table = Param::of("word_embeddings.weight", (part.words, part.width), Role::Table);
         let made = self.dense_gradient(part.tokens, &table, part.dtype, whole);
         self.release(filled);
         self.release(frame.rows);

@@ -4,8 +4,8 @@
 //! the sum is padded to a multiple of the ranks, so `numel` includes padding and the gradient needs none
 //! (`_init_flat_param_and_metadata`); without, only the gathered storage and the reduce-scatter input are padded.
 
+use crate::plan::torch::fsdp::{Fsdp, One};
 use crate::program::{BufferId, DType};
-use crate::runtime::fsdp::config::{Fsdp, One};
 use crate::runtime::fsdp::group::Group;
 
 /// Alignment of each original parameter \[B\] (`_get_aligned_numel`).

@@ -1,9 +1,9 @@
 //! The hooks that `FullyShardedDataParallel` puts around a module's forward and backward, in order.
 
 use super::{PRE_UNSHARD, UNSHARD};
+use crate::plan::torch::fsdp::{BackwardPrefetch, Reshard};
 use crate::program::{Dispatch, Instr};
 use crate::runtime::eager::COMPUTE;
-use crate::runtime::fsdp::config::{BackwardPrefetch, Reshard};
 use crate::runtime::fsdp::group::Training;
 use crate::runtime::fsdp::hooks::Run;
 use crate::runtime::optimizer::Owned;

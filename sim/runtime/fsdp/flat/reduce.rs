@@ -1,9 +1,9 @@
 //! A flat parameter's gradient: concatenated by autograd, then cast, padded, divided and reduced (`_post_backward_hook`).
 
 use super::{ALL_REDUCE, POST_BACKWARD, UNSHARD};
+use crate::plan::torch::fsdp::{BackwardPrefetch, Reshard};
 use crate::program::{BufferId, Category, Collective, Comm, DType, Dispatch, MemoryKind, StreamId, Work};
 use crate::runtime::eager::COMPUTE;
-use crate::runtime::fsdp::config::{BackwardPrefetch, Reshard};
 use crate::runtime::fsdp::hooks::Run;
 use crate::units::Bytes;
 

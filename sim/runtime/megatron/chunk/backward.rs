@@ -2,10 +2,10 @@
 
 use super::frame::{Again, BlocksFrame};
 use super::{Chunk, ChunkFrame, HEAD, mtp};
+use crate::plan::megatron::Implementation;
 use crate::program::{Category, DType, Pass};
 use crate::runtime::eager::main_gradients::Moment;
 use crate::runtime::eager::{Eager, Frame, Mode, Shared, Storage};
-use crate::runtime::megatron::job::Implementation;
 
 /// Whether the gradient that the next block is given is a view.
 fn view(eager: &mut Eager, gradient: Option<Storage>) {
@@ -145,7 +145,7 @@ impl Chunk {
     /// Backward of one block.
     pub(super) fn backward_block(&self, eager: &mut Eager, layer: u64, mut frame: Frame, gradient: Storage) -> Storage {
         eager.reached(Moment::BlockBackward(layer));
-        if self.hooks_views() {
+        if self.around.hooks_views {
             view(eager, Some(gradient));
         }
         let gradient = self.block_backward(eager, &mut frame, layer, gradient);

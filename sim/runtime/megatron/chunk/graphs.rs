@@ -6,9 +6,9 @@ use super::{Chunk, MASK};
 use crate::model::Position;
 use crate::model::graph::{Graph, OpKind, ValueId};
 use crate::model::megatron::{MegatronOp, RoutedOp};
+use crate::plan::megatron::{CudaGraphs, Loader, Scope, Split};
 use crate::program::{DType, Dispatch, MemoryKind};
 use crate::runtime::eager::{Eager, Frame, Storage};
-use crate::runtime::megatron::job::{CudaGraphs, Job, Loader, Scope};
 
 impl Scope {
     fn is_whole(self) -> bool {
@@ -26,8 +26,8 @@ fn prepared(graph: &Graph, from: usize) -> usize {
 }
 
 /// The operators of a block that are one CUDA graph, if any are.
-fn stretch(job: &Job, graph: &Graph) -> Option<Range<usize>> {
-    let CudaGraphs::Layers(scope) = job.graphs else { return None };
+fn stretch(graphs: CudaGraphs, graph: &Graph) -> Option<Range<usize>> {
+    let CudaGraphs::Layers(scope) = graphs else { return None };
     let (whole, end) = (scope.is_whole(), graph.ops.len());
     let at = |wanted: &dyn Fn(MegatronOp) -> bool| {
         graph.ops.iter().position(|op| matches!(op.kind, OpKind::Megatron(kind) if wanted(kind)))
@@ -53,7 +53,7 @@ fn counts_behind(graph: &Graph, range: &Range<usize>) -> bool {
 }
 
 /// Bytes of a mask of a micro-batch's sequences, a byte for each pair of tokens (`get_layer_static_inputs`).
-fn mask_bytes(job: &Job) -> u64 {
+fn mask_bytes(job: &Split) -> u64 {
     job.batch * (job.seq / u64::from(job.mesh.cp)) * job.seq
 }
 
@@ -76,13 +76,13 @@ impl Chunk {
     /// What of a block is captured, if anything.
     pub(in crate::runtime::megatron) fn captured(&self, layer: u64) -> Option<(&Graph, Range<usize>)> {
         let graph = self.blocks.graph(layer);
-        stretch(&self.job, graph).map(|range| (graph, range))
+        stretch(self.around.graphs, graph).map(|range| (graph, range))
     }
 
     /// Whether angles of rotary embeddings are among what captured blocks are given.
     pub(in crate::runtime::megatron) fn static_angles(&self) -> u64 {
         let starts = self.layers().filter_map(|layer| self.captured(layer)).any(|(_, range)| range.start == 0);
-        let rotates = matches!(self.job.model.position, Position::Rope { .. }) && self.job.model.latent.is_none();
+        let rotates = matches!(self.job.model.position, Position::Rope { .. }) && self.job.model.latent().is_none();
         if starts && rotates { angle_bytes(self.dims.s, self.dims.r) } else { 0 }
     }
 

@@ -11,12 +11,12 @@ use std::collections::VecDeque;
 use super::cut::Group;
 use super::lanes::Lanes;
 use super::pool::Pool;
+use crate::plan::megatron::{Fsdp, Strategy};
 use crate::program::{
     BufferId, Builder, Category, Collective, Comm, DType, Dispatch, EventId, MemoryKind, StreamId, Work,
 };
 use crate::runtime::eager::COMPUTE;
 use crate::runtime::eager::main_gradients::Takes;
-use crate::runtime::megatron::job::{Fsdp, Strategy};
 use crate::units::Bytes;
 
 /// Gradients on their way.

@@ -1,10 +1,10 @@
 //! What of Megatron-FSDP has no rules here.
 
 use crate::model::ModelConfig;
+use crate::plan::megatron::{Engine, Matmuls};
 use crate::program::DType;
 use crate::runtime::Refusal;
-use crate::runtime::megatron::Job;
-use crate::runtime::megatron::job::{Engine, Matmuls};
+use crate::runtime::megatron::MegatronPlan;
 
 /// The first thing that does not go with Megatron-FSDP, if any; `stages` are all of a pipeline's.
 pub fn unfit(
@@ -26,7 +26,7 @@ pub fn unfit(
                 .instead("write mesh.pp = 1"),
         ),
         (
-            model.experts.is_some(),
+            model.experts().is_some(),
             Refusal::new("megatron-fsdp-experts", "Megatron-FSDP of a mixture of experts")
                 .instead("take a dense model"),
         ),
@@ -52,8 +52,8 @@ pub fn unfit(
 }
 
 /// What of a job does not go with it, which need not have been read from a file.
-pub fn refuses(job: &Job) -> Option<Refusal> {
+pub fn refuses(job: &MegatronPlan) -> Option<Refusal> {
     job.fsdp?;
-    let stages = job.mesh.pp * job.pipeline.virtual_stages;
-    unfit((job.engine, stages), &job.model, (job.matmuls, job.dtype))
+    let stages = job.split.mesh.pp * job.split.pipeline.virtual_stages;
+    unfit((job.engine, stages), &job.split.model, (job.split.matmuls, job.split.dtype))
 }

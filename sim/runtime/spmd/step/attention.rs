@@ -1,9 +1,9 @@
 //! Attention, forward and backward: the splash kernel, or matmuls around a softmax.
 
 use super::state::{FULL, HALF, Step};
+use crate::plan::xla::Attention;
+use crate::plan::xla::Policy;
 use crate::program::{AttentionShape, Category, Collective, DType, MatmulLayout, MemoryKind, Pass, Work};
-use crate::runtime::spmd::job::Attention;
-use crate::runtime::spmd::policy::Policy;
 use crate::runtime::spmd::tape::Value;
 
 /// Lanes of a vector register: the kernel writes each row's log-sum-exp on all of them
@@ -14,8 +14,8 @@ impl Step<'_> {
     /// Bytes of keys and values of whole sequences.
     fn sequence_bytes(&self) -> u64 {
         let model = &self.job.model;
-        let kv_heads = (model.kv_heads / u64::from(self.job.mesh.tensor)).max(1);
-        2 * HALF * kv_heads * model.head_dim * self.job.batch * self.job.seq
+        let kv_heads = (model.kv_heads() / u64::from(self.job.mesh.tensor)).max(1);
+        2 * HALF * kv_heads * model.head_dim() * self.job.batch * self.job.seq
     }
 
     /// Keys, and values, of whole sequences from all chips that share them, while the step waits

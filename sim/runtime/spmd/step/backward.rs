@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use super::shards::Gathered;
 use super::state::{FULL, HALF, Late, Step, Variant, Whose};
+use crate::plan::xla::Keep;
+use crate::plan::xla::flags::Overlap;
 use crate::program::{Category, Collective, MatmulLayout, MemoryKind, Pass};
 use crate::runtime::spmd::block::{Kind, Named, Op, ROUTER, Tensor};
-use crate::runtime::spmd::flags::Overlap;
-use crate::runtime::spmd::policy::Keep;
 use crate::runtime::spmd::room::Blocks;
 use crate::runtime::spmd::tape::Value;
 

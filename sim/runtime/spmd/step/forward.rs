@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use super::shards::Gathered;
 use super::state::{FULL, HALF, Step, Variant, Whose};
+use crate::plan::xla::flags::Overlap;
+use crate::plan::xla::{Keep, Policy};
 use crate::program::{Category, Collective, MatmulLayout, MemoryKind};
 use crate::runtime::spmd::block::{Kind, Tensor};
-use crate::runtime::spmd::flags::Overlap;
-use crate::runtime::spmd::policy::{Keep, Policy};
 use crate::runtime::spmd::tape::{At, Value};
 
 impl Step<'_> {

@@ -2,9 +2,9 @@
 
 use super::shards::Gathered;
 use super::state::{FULL, HALF, Step};
+use crate::plan::xla::Targets;
+use crate::plan::xla::flags::Overlap;
 use crate::program::{Category, Collective, Comm, DType, MatmulLayout, MemoryKind, Pass, Work};
-use crate::runtime::spmd::flags::Overlap;
-use crate::runtime::spmd::job::Targets;
 use crate::runtime::spmd::tape::Value;
 
 impl Step<'_> {
@@ -40,7 +40,7 @@ impl Step<'_> {
                 // backward is over, and the gradient of logits with it. A step that is short of memory reduces it first: so it is
                 // written without experts, where the loss needs the most memory either way.
                 let how = self.settle(self.job.flags.scatter, self.tokens(), self.all());
-                let waits = self.job.clip && how == Overlap::Windowed && self.job.model.experts.is_some();
+                let waits = self.job.clip && how == Overlap::Windowed && self.job.model.experts().is_some();
                 let late = self.job.late_loss();
                 match waits || (late && self.late_loss.is_none()) {
                     true => self.late_head = Some([normed, scores]),

@@ -13,7 +13,7 @@ impl Step<'_> {
         let tensor = u64::from(self.job.mesh.tensor);
         let mut params = vec![];
         let norms = |numbers: u64| Owned::whole(Shape::vector(numbers), Role::Vector);
-        params.extend(model.final_norm.then(|| norms(model.width)));
+        params.extend(model.final_norm.map(|_| norms(model.width)));
         for (layer, &variant) in self.variant_of.iter().enumerate() {
             let (times, block) = (self.times(layer), &self.variants[variant].block);
             params.extend(block.weights.iter().map(|weight| {

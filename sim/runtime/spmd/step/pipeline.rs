@@ -2,8 +2,8 @@
 //! (`layers/pipeline.py`: `get_iteration_inputs`, `get_new_loop_state`).
 
 use super::state::{FULL, HALF, Step};
+use crate::plan::xla::Pipeline;
 use crate::program::{Category, Collective, GroupId, MemoryKind};
-use crate::runtime::spmd::pipeline::Pipeline;
 use crate::runtime::spmd::tape::Value;
 
 /// What is carried through a loop.

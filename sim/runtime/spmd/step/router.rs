@@ -29,7 +29,7 @@ impl Step<'_> {
 
     /// Tokens of all chips, experts of each, and experts; none where one chip has them all.
     fn routed(&self) -> Option<(u64, u64, u64)> {
-        let experts = self.job.model.experts.as_ref()?;
+        let experts = self.job.model.experts()?;
         let chips = u64::from(self.job.mesh.ranks() / self.job.mesh.tensor);
         (chips > 1).then_some((self.tokens() * chips, experts.top_k, experts.count))
     }

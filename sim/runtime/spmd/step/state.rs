@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use super::shards::Among;
+use crate::model::layer::KindId;
+use crate::plan::xla::Pipeline;
+use crate::plan::xla::XlaPlan;
+use crate::plan::xla::{Keep, Policy};
 use crate::program::{Category, Collective, Comm, DType, GroupId, MemoryKind, ScopeId, Work};
 use crate::runtime::spmd::block::{Block, Named, Tensor};
-use crate::runtime::spmd::job::Job;
-use crate::runtime::spmd::pipeline::Pipeline;
-use crate::runtime::spmd::policy::{Keep, Policy};
 use crate::runtime::spmd::room::Room;
 use crate::runtime::spmd::tape::{At, FROM_HOST, TO_HOST, Tape, Value};
 use crate::units::Bytes;
@@ -39,7 +40,7 @@ pub(super) struct Scopes {
     pub(super) optimizer: ScopeId,
 }
 
-/// Blocks that are alike: they see as far, and have experts or not.
+/// Blocks that are alike: layers of one kind, all in a stage of a pipeline or none.
 pub(super) struct Variant {
     pub(super) block: Block,
     /// What of it is kept for backward: tensor, and where.
@@ -72,9 +73,9 @@ pub(super) struct Late {
 /// A step being written.
 pub(super) struct Step<'j> {
     /// What is run: all of it, or of a micro-batch, in a pipeline's loop.
-    pub(super) job: &'j Job,
+    pub(super) job: &'j XlaPlan,
     /// The other of both.
-    pub(super) other: Option<&'j Job>,
+    pub(super) other: Option<&'j XlaPlan>,
     /// The loop of the pipeline that is being written.
     pub(super) staged: Option<Pipeline>,
     /// All weights of a stage, where they are gathered once.
@@ -124,13 +125,15 @@ pub(super) struct Step<'j> {
 }
 
 impl<'j> Step<'j> {
-    pub(super) fn new((job, micro): (&'j Job, Option<&'j Job>), room: Room, groups: Groups, scopes: Scopes) -> Self {
+    pub(super) fn new(
+        (job, micro): (&'j XlaPlan, Option<&'j XlaPlan>),
+        room: Room,
+        groups: Groups,
+        scopes: Scopes,
+    ) -> Self {
         let staged = job.pipeline.map_or(0, |all| all.layers_per_stage as usize);
-        let kinds = (0..scopes.layers.len()).map(|at| {
-            let layer = at as u64;
-            (at < staged, job.model.window(layer), job.model.experts_in(layer).is_some())
-        });
-        let mut seen: Vec<(bool, Option<u64>, bool)> = vec![];
+        let kinds = (0..scopes.layers.len()).map(|at| (at < staged, job.model.layers.id(at as u64)));
+        let mut seen: Vec<(bool, KindId)> = vec![];
         let mut variant_of = vec![];
         for kind in kinds {
             let at = seen.iter().position(|known| *known == kind).unwrap_or_else(|| {
@@ -140,8 +143,7 @@ impl<'j> Step<'j> {
             variant_of.push(at);
         }
         let of = |staged: bool| micro.filter(|_| staged).unwrap_or(job);
-        let variants =
-            seen.into_iter().map(|(staged, window, sparse)| Variant::new(of(staged), (window, sparse))).collect();
+        let variants = seen.into_iter().map(|(staged, kind)| Variant::new(of(staged), kind)).collect();
         Step {
             job,
             other: micro,
@@ -253,9 +255,9 @@ impl<'j> Step<'j> {
 }
 
 impl Variant {
-    /// Blocks of a window, with experts or without.
-    fn new(job: &Job, (window, sparse): (Option<u64>, bool)) -> Variant {
-        let block = Block::with(job, window, job.model.experts.as_ref().filter(|_| sparse));
+    /// Blocks of a kind of layer.
+    fn new(job: &XlaPlan, kind: KindId) -> Variant {
+        let block = Block::of(job, &job.model.layers.kinds()[kind.index()]);
         let (mut kept, again) = (job.remat.kept(&block), job.remat.again(&block));
         if job.remat == Policy::None && !job.scan {
             kept.retain(|(tensor, _)| !block.ops.iter().any(|op| op.output == *tensor && op.is_fused()));

@@ -2,10 +2,10 @@
 
 use super::shards::{Among, Gathered};
 use super::state::{FULL, HALF, Step};
+use crate::plan::xla::flags::Overlap;
+use crate::plan::xla::{Quantization, UNROLLED};
 use crate::program::{Category, Collective, DType, MatmulLayout, MemoryKind, Work};
 use crate::runtime::spmd::block::Weight;
-use crate::runtime::spmd::flags::Overlap;
-use crate::runtime::spmd::job::{Quantization, UNROLLED};
 use crate::runtime::spmd::tape::{At, Value};
 
 impl Step<'_> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::stages::Pipeline;
+use crate::plan::torch::Pipeline;
 use crate::program::{DType, Direction, EventId, Group, GroupId, StreamId, Transfer};
 use crate::runtime::eager::Storage;
 use crate::runtime::train::training::Training;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::messages::{Key, Messages, Names, Received};
-use super::stages::Pipeline;
+use crate::plan::torch::Pipeline;
+use crate::plan::torch::TorchPlan;
 use crate::program::Budget;
 use crate::runtime::eager::Storage;
-use crate::runtime::train::job::Job;
 use crate::runtime::train::passes::Frames;
 use crate::runtime::train::training::Training;
 use crate::schedule::{Batching, Schedule};
@@ -45,7 +45,7 @@ pub(super) struct Rank<'j> {
 impl<'j> Rank<'j> {
     /// A rank that has set up its stages.
     pub(super) fn new(
-        (job, pipeline, budget): (&'j Job, &'j Pipeline, &Budget),
+        (job, pipeline, budget): (&'j TorchPlan, &'j Pipeline, &Budget),
         schedule: &'j Schedule,
         rank: u32,
     ) -> Self {

@@ -1,12 +1,13 @@
-//! How a model is cut into stages, and who runs them when.
+//! What a stage has of the model, its streams, and who runs it when.
 
 use std::sync::Arc;
 
+use crate::plan::torch::{Order, Pipeline};
 use crate::program::StreamId;
 use crate::runtime::fsdp::OF_EACH_ROOT;
 use crate::runtime::train::part::Part;
 use crate::schedule::order;
-use crate::schedule::{Entry, Kind, Placement, Schedule, ScheduleError, Shape};
+use crate::schedule::{Entry, Kind, Schedule, ScheduleError};
 
 /// Streams of messages: of batches, and of each pair of neighbours that a rank is in.
 pub(in crate::runtime) const STREAMS: [&str; 3] = ["pipeline", "pipeline, rank before", "pipeline, rank after"];
@@ -14,33 +15,7 @@ pub(in crate::runtime) const STREAMS: [&str; 3] = ["pipeline", "pipeline, rank b
 /// Schedules of `torch.distributed.pipelining` that are simulated; the first is torchtitan's default.
 pub const SCHEDULES: [&Entry; 7] = order::TORCH;
 
-/// Who runs what when.
-#[derive(Clone, Debug)]
-pub enum Order {
-    /// One of [`SCHEDULES`].
-    Named(&'static Entry),
-    /// That of a file, and how its stages lie on ranks (torchtitan's `pipeline_parallel_schedule_csv`). Its lists are walked,
-    /// those of one stage a rank too.
-    File(Arc<Schedule>, Placement),
-}
-
 impl Order {
-    /// Its name, or the file's.
-    pub fn name(&self) -> &str {
-        match self {
-            Order::Named(entry) => entry.name,
-            Order::File(schedule, _) => &schedule.name,
-        }
-    }
-
-    /// Which rank runs which stage.
-    pub fn placement(&self) -> Placement {
-        match self {
-            Order::Named(entry) => entry.placement,
-            Order::File(_, placement) => *placement,
-        }
-    }
-
     /// Whether backwards come in halves.
     pub(super) fn halves(&self) -> bool {
         match self {
@@ -50,31 +25,7 @@ impl Order {
     }
 }
 
-/// How a model is cut into stages, and when their ranks do what.
-#[derive(Clone, Debug)]
-pub struct Pipeline {
-    /// Who runs what when.
-    pub schedule: Order,
-    /// Pipeline ranks.
-    pub ranks: u32,
-    /// Stages on each rank.
-    pub virtual_stages: u32,
-    /// Blocks of each stage.
-    pub layers: Vec<u64>,
-}
-
 impl Pipeline {
-    /// What its schedule is a function of.
-    pub fn shape(&self, microbatches: u32) -> Shape {
-        Shape { ranks: self.ranks, virtual_stages: self.virtual_stages, microbatches }
-    }
-
-    /// The stages of a rank, in the order in which it holds them.
-    pub fn stages(&self, rank: u32) -> Vec<usize> {
-        let stage = |chunk| usize::from(self.shape(1).stage(self.schedule.placement(), rank, chunk));
-        (0..self.virtual_stages).map(stage).collect()
-    }
-
     /// What a stage has of the model.
     pub(super) fn part(&self, stage: usize) -> Part {
         let first: u64 = self.layers[..stage].iter().sum();

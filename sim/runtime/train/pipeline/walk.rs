@@ -2,16 +2,16 @@
 
 use super::messages::{Key, Received};
 use super::rank::{Open, Rank};
-use super::stages::Pipeline;
+use crate::plan::torch::Pipeline;
+use crate::plan::torch::TorchPlan;
 use crate::program::builder::Section;
 use crate::program::{Budget, Category, Dispatch, MemoryKind, Program};
 use crate::runtime::eager::{COMPUTE, Storage};
-use crate::runtime::train::job::Job;
 use crate::schedule::{Action, Kind, Lists, Schedule};
 
 /// The program of a rank.
 pub(super) fn program(
-    (job, pipeline, budget): (&Job, &Pipeline, &Budget),
+    (job, pipeline, budget): (&TorchPlan, &Pipeline, &Budget),
     schedule: &Schedule,
     lists: &Lists,
     rank: u32,

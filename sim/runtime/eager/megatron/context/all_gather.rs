@@ -9,13 +9,10 @@ use super::super::super::{COMPUTE, Eager, Storage};
 use super::heads::Pass;
 use super::kernel::{Kernel, RANDOM, Sizes};
 use super::rules::Rules;
-use super::way::{Context, Parts, Ring, Way};
+use super::way::{Context, Ring};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Collective, Comm, DType, MemoryKind};
 use crate::units::Bytes;
-
-pub(super) const ALL_GATHER: Way =
-    Way { name: "all_gather", about: "keys and values of all are gathered first", parts: Parts::Tokens, windows: true };
 
 pub(super) const RULES: Rules = Rules { forward, gradients };
 

@@ -8,13 +8,10 @@
 use super::super::super::{COMPUTE, Eager, Storage};
 use super::kernel::{Kernel, RANDOM, Sizes};
 use super::rules::Rules;
-use super::way::{Context, Heads, Parts, Way};
+use super::way::{Context, Heads};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Category, Collective, Comm, DType, Dispatch, EventId, MemoryKind, StreamId};
 use crate::units::Bytes;
-
-pub(super) const A2A: Way =
-    Way { name: "a2a", about: "each has some heads of all tokens", parts: Parts::Heads, windows: true };
 
 pub(super) const RULES: Rules = Rules { forward, gradients };
 

@@ -17,18 +17,12 @@ use super::super::super::{COMPUTE, Eager, Storage};
 use super::heads::To;
 use super::kernel::{Kernel, RANDOM, Sizes};
 use super::rules::Rules;
-use super::way::{Context, Parts, Ring, Way};
+use super::way::{Context, Ring};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Direction, EventId, MemoryKind, StreamId, Transfer, Work};
 use crate::units::Bytes;
 
-pub(super) const P2P: Way =
-    Way { name: "p2p", about: "keys and values go round a ring", parts: Parts::Tokens, windows: false };
-
 pub(super) const RULES: Rules = Rules { forward, gradients };
-
-pub(super) const A2A_P2P: Way =
-    Way { name: "a2a+p2p", about: "heads in groups, a ring between them", parts: Parts::Both, ..P2P };
 
 /// Which way messages go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

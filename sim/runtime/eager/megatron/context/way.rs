@@ -1,44 +1,7 @@
-//! A way to share a sequence, and the ranks that do.
+//! The ranks that share a sequence, and how.
 
+use crate::plan::megatron::CpCommType;
 use crate::program::{GroupId, StreamId};
-
-/// What ranks have parts of while they attend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parts {
-    /// Of the tokens.
-    Tokens,
-    /// Of the heads.
-    Heads,
-    /// Those of an inner group of the heads, and such groups of the tokens.
-    Both,
-}
-
-/// A way of the table.
-#[derive(Clone, Copy)]
-pub struct Way {
-    /// `--cp-comm-type`.
-    pub name: &'static str,
-    /// What it is, in a line.
-    pub about: &'static str,
-    /// What each rank has parts of.
-    pub parts: Parts,
-    /// Whether it knows sliding windows (`attn_forward_func_with_cp`).
-    pub windows: bool,
-}
-
-impl PartialEq for Way {
-    fn eq(&self, other: &Way) -> bool {
-        self.name == other.name
-    }
-}
-
-impl Eq for Way {}
-
-impl std::fmt::Debug for Way {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name)
-    }
-}
 
 /// Ranks that have parts of the tokens, as one of them sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +34,7 @@ pub struct Heads {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
     /// The way.
-    pub way: &'static Way,
+    pub way: CpCommType,
     /// Those with other tokens.
     pub ring: Ring,
     /// Those with other heads, if any.

@@ -16,7 +16,6 @@ use crate::runtime::eager::{COMPUTE, Eager, Frame, Storage};
 use crate::units::Bytes;
 
 pub(super) const ALLGATHER: Dispatcher = Dispatcher {
-    name: "allgather",
     about: "all rows go to all ranks",
     combines: false,
     overlaps_shared: false,

@@ -16,7 +16,6 @@ use crate::model::megatron::{MegatronOp, RoutedOp};
 use crate::program::DType;
 
 pub(super) const ALLTOALL: Dispatcher = Dispatcher {
-    name: "alltoall",
     about: "rows go to the ranks of their experts",
     combines: true,
     overlaps_shared: true,

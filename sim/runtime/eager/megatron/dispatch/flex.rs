@@ -19,7 +19,6 @@ use crate::runtime::eager::storage::Gradient;
 use crate::runtime::eager::{COMPUTE, Eager, Frame, Storage};
 
 pub(super) const FLEX: Dispatcher = Dispatcher {
-    name: "flex",
     about: "DeepEP: a token goes once to every rank on which it has an expert",
     combines: true,
     overlaps_shared: false,

@@ -1,0 +1,102 @@
+//! One layer of a decoder: what mixes tokens, what follows on each token alone, and the norms around both.
+//!
+//! Layers that are alike are of one kind, and a model is a list of kinds ([`Layers`]). To add a mixer: a file here and a
+//! variant of [`Mixer`]; the compiler then asks for its sizes, its parameters and its operators.
+
+mod attention;
+mod dense;
+mod latent;
+mod list;
+mod mixer;
+#[cfg(test)]
+mod tests;
+
+pub use attention::Attention;
+pub use dense::Dense;
+pub use latent::LatentAttention;
+pub use list::{KindId, Layers, MOST_LAYERS};
+pub use mixer::Mixer;
+
+use super::experts::Experts;
+use super::parts::{Gating, Norm, NormPlacement};
+
+/// A layer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub struct Layer {
+    /// What mixes tokens.
+    pub mixer: Mixer,
+    /// What follows on each token alone.
+    pub feed_forward: FeedForward,
+    /// The norms over the model width.
+    pub norms: Norms,
+}
+
+/// What follows on each token alone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub enum FeedForward {
+    /// One network that all tokens pass.
+    Dense(Dense),
+    /// Many, of which a router picks a few for each token.
+    Experts(Experts),
+}
+
+/// The norms over the model width in a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub struct Norms {
+    /// Their kind, which norms of queries and keys have, too.
+    pub kind: Norm,
+    /// Where they sit.
+    pub placement: NormPlacement,
+}
+
+impl FeedForward {
+    /// How its hidden values are made: of every expert, where there are some.
+    pub fn gating(&self) -> Gating {
+        match self {
+            FeedForward::Dense(dense) => dense.gating,
+            FeedForward::Experts(experts) => experts.gating,
+        }
+    }
+
+    /// Parameters in a model so wide: all, and those that one token meets.
+    fn params(&self, width: u64) -> (u64, u64) {
+        match self {
+            FeedForward::Dense(dense) => {
+                let all = dense.params(width);
+                (all, all)
+            }
+            FeedForward::Experts(experts) => experts.params(width),
+        }
+    }
+}
+
+impl Layer {
+    /// Its experts, if it has some.
+    pub fn experts(&self) -> Option<&Experts> {
+        match &self.feed_forward {
+            FeedForward::Experts(experts) => Some(experts),
+            FeedForward::Dense(_) => None,
+        }
+    }
+
+    /// Its dense feed-forward, if it has one.
+    pub fn dense(&self) -> Option<&Dense> {
+        match &self.feed_forward {
+            FeedForward::Dense(dense) => Some(dense),
+            FeedForward::Experts(_) => None,
+        }
+    }
+
+    /// Keys that each query sees, if not all before it.
+    pub fn window(&self) -> Option<u64> {
+        self.mixer.window()
+    }
+
+    /// Parameters in a model so wide: all, and those that one token meets.
+    pub fn params(&self, width: u64) -> (u64, u64) {
+        let Norms { kind, placement } = self.norms;
+        let around = self.mixer.params(width, kind) + placement.count() * kind.params(width);
+        let (all, met) = self.feed_forward.params(width);
+        (around + all, around + met)
+    }
+}

@@ -1,0 +1,179 @@
+//! A training job on XLA, fully decided.
+
+mod compile;
+pub mod flags;
+mod mesh;
+mod pipeline;
+mod policy;
+mod windows;
+
+pub use compile::{Run, compiled_in};
+pub use flags::Flags;
+pub use mesh::Mesh;
+pub use pipeline::Pipeline;
+pub use policy::{Keep, Policy, TENSORS};
+pub use windows::Windows;
+
+use serde::Deserialize;
+
+use crate::model::ModelConfig;
+use crate::model::experts::Experts;
+use crate::units::{Bytes, Finite};
+use flags::Overlap;
+
+/// Windows that are written out one by one; more of them are a loop. Steps on four shards have no loops, on eight and more they have
+/// (`tests/oracles/xla_steps.json`).
+pub(crate) const UNROLLED: u32 = 4;
+
+/// The most blocks, and words on a chip, with which nothing of a loss was left for when the loop back is over: see [`XlaPlan::late_loss`].
+const FEW_BLOCKS: u64 = 10;
+const FEW_ONE_HOT: u64 = 16;
+const FEW_WORDS: u64 = 32_000;
+
+/// How attention is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub enum Attention {
+    /// The splash kernel; gradients of queries, keys and values in one kernel, or in two.
+    Splash {
+        /// `sa_use_fused_bwd_kernel`.
+        fused_backward: bool,
+    },
+    /// Matmuls around a softmax (`attention: dot_product`).
+    DotProduct,
+}
+
+/// How the loss finds the logit of the right word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Targets {
+    /// By a product with one-hot rows (MaxText's `cross_entropy_with_logits`): everything is elementwise or a sum, and the
+    /// compiler keeps no logits but those that the matmul makes, in bf16, and their gradient beside them.
+    OneHot,
+    /// By index (`take_along_axis`): what is indexed is an array in fp32 of its own.
+    Indexed,
+}
+
+/// What linears of blocks multiply in, by MaxText's name (`quantization`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Quantization {
+    /// AQT: forward and the gradient of the input in int8, each operand scaled by its own maximum; weight gradients in
+    /// bf16 (`layers/quantizations.py`: `drhs_bits = None`).
+    Int8,
+    /// Qwix: all three in fp8. Operands are scaled by maxima of their own, or by fixed ones.
+    Fp8Full {
+        /// `weight_quantization_calibration_method` and its like for activations are `fixed,…`: no maximum is looked for.
+        fixed: bool,
+    },
+}
+
+/// A training job, fully decided.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub struct XlaPlan {
+    /// The model.
+    pub model: ModelConfig,
+    /// Sequences of a step on each chip (`per_device_batch_size`); fewer than one where chips share a sequence.
+    pub batch: u64,
+    /// Tokens of a sequence.
+    pub seq: u64,
+    /// Axes.
+    pub mesh: Mesh,
+    /// Whether a token's numbers between the halves of a block lie on the tensor axis (the logical axis `activation_embed`).
+    pub activation_embed: bool,
+    /// How blocks are run in a pipeline, where the mesh has stages.
+    pub pipeline: Option<Pipeline>,
+    /// What of forward is kept for backward, and where.
+    pub remat: Policy,
+    /// Whether blocks run in one loop (`scan_layers`), or are written out one after the other.
+    pub scan: bool,
+    /// Attention.
+    pub attention: Attention,
+    /// What linears of blocks multiply in, if not in bf16.
+    pub quantization: Option<Quantization>,
+    /// Whether the first moment is kept in bf16 (`mu_dtype`).
+    pub half_moment: bool,
+    /// What the compiler's flags let it do.
+    pub flags: Flags,
+    /// Which matmuls exchange in windows, where the flags allow it.
+    pub windows: Windows,
+    /// How the loss finds the logit of the right word.
+    pub targets: Targets,
+    /// Parts that the loss is computed in (`num_vocab_tiling`).
+    pub vocab_tiling: u64,
+    /// Embedding by a matmul with one-hot rows (`use_iota_embed`).
+    pub iota_embed: bool,
+    /// Places of experts over tokens sent (`capacity_factor`); none where the model has no experts.
+    pub capacity_factor: Option<Finite>,
+    /// What goes over the expert axis: tokens to experts that stay where they are, or experts' weights.
+    pub send_tokens: bool,
+    /// Whether gradients are clipped to a norm.
+    pub clip: bool,
+    /// What the compiler may give out of a chip's memory.
+    pub hbm: Bytes,
+    /// The run that the step is part of.
+    pub run: Run,
+    /// Device-to-host reads that the loop waits for in a step (`.item()`, a logged metric).
+    pub host_syncs: u32,
+}
+
+impl XlaPlan {
+    /// Tokens on each chip in a step.
+    pub fn own_tokens(&self) -> u64 {
+        self.batch * self.seq / u64::from(self.mesh.context)
+    }
+
+    /// What a stage computes at a time: a chip's part of a micro-batch.
+    pub(crate) fn micro_batch(&self) -> Option<XlaPlan> {
+        let pipeline = self.pipeline?;
+        let batch = self.batch * pipeline.stages / pipeline.micro_batches;
+        Some(XlaPlan { batch, remat: pipeline.remat, scan: true, ..self.clone() })
+    }
+
+    /// Places of all experts for a sequence: as many for each (`moe.py`, `generate_masks`).
+    pub fn places(&self, experts: &Experts) -> u64 {
+        let sent = (self.seq * experts.top_k) as f64 * self.capacity_factor.map_or(1.0, Finite::get);
+        (sent / experts.count as f64).floor().max(1.0) as u64 * experts.count
+    }
+
+    /// Chips that experts are spread over, and tokens sent to.
+    pub fn spread(&self) -> u64 {
+        if self.send_tokens { u64::from(self.mesh.expert) } else { 1 }
+    }
+
+    /// Whether experts have as many rows as they get, in the order of experts (`sparse_matmul`).
+    pub fn sorts_experts(&self) -> bool {
+        self.model.experts().is_some() && self.capacity_factor.is_none()
+    }
+
+    /// Numbers of a token that a chip holds between the halves of a block.
+    pub fn stream(&self) -> u64 {
+        if self.activation_embed { self.model.width / u64::from(self.mesh.tensor) } else { self.model.width }
+    }
+
+    /// Whether matmuls with weights are loops over windows, of which no more than [`UNROLLED`] are written out: around a pipeline's
+    /// stages, or in them (`staged`). What goes into a loop lies in memory; what goes into a single matmul is made as it is
+    /// read: norms' results, and the gradient of logits.
+    pub(crate) fn in_loops(&self, staged: bool) -> bool {
+        let shards = self.mesh.shards();
+        let windowed = [self.flags.gather_forward, self.flags.scatter].contains(&Overlap::Windowed);
+        let apart = staged || self.pipeline.is_none();
+        windowed && apart && shards > UNROLLED && self.windows.pay(self.own_tokens(), shards)
+    }
+
+    /// Whether something of the loss is left for when the loop back is over: the loss itself, or the head's gradient, both of which
+    /// read the logits. The compiler's scheduler decides, by what is not known. Of 22 steps compiled for this question
+    /// (`tests/oracles/xla-late.json`) it is at once with up to [`FEW_BLOCKS`] blocks, one-hot targets without a tensor axis up to
+    /// [`FEW_ONE_HOT`], and no more than [`FEW_WORDS`] words on a chip; late with more of either.
+    pub fn late_loss(&self) -> bool {
+        let words = self.model.vocab / u64::from(self.mesh.tensor);
+        let one_hot = self.targets == Targets::OneHot && self.mesh.tensor == 1;
+        let blocks = if one_hot { FEW_ONE_HOT } else { FEW_BLOCKS };
+        let few = !self.scan || (self.model.layers.count() <= blocks && words <= FEW_WORDS);
+        self.pipeline.is_none() && !self.in_loops(false) && self.vocab_tiling < 2 && !few
+    }
+
+    /// Tokens of one step of the whole job: chips of the tensor axis share theirs.
+    pub fn tokens(&self) -> u64 {
+        self.batch * self.seq * u64::from(self.mesh.data_ranks())
+    }
+}

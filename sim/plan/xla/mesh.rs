@@ -1,0 +1,146 @@
+//! Named axes, and what is sharded over them.
+//!
+//! MaxText's rules (`configs/base.yml`, `logical_axis_rules`): the embedding dimension of a weight lies on `fsdp` and
+//! `fsdp_transpose` (of an MLP's weights, its width on `fsdp_transpose`), and on `context`; heads and MLP width on `tensor`; a
+//! norm's weight on `tensor` alone, so data-parallel chips all hold it. Batches lie on `data`, `fsdp`, `fsdp_transpose` and
+//! `expert`, sequences on `context`. Experts lie on `expert`, and on the others as other weights do; those lie on it with
+//! their embedding dimension. Blocks of a pipeline lie on `stage`; what is outside of it takes that axis for one more of data
+//! (`activation_embed_and_logits_batch`). With a pipeline, `stage` comes before `data` (`configs/types.py`).
+
+use crate::program::Group;
+
+/// Sizes of the axes, over ICI unless named otherwise; ranks in this order, `tensor` fastest. MaxText has `expert` inside
+/// `tensor`, which differs where both are larger than one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub struct Mesh {
+    /// `dcn_data_parallelism`: replicas of the slice, over DCN.
+    pub dcn_data: u32,
+    /// `dcn_pipeline_parallelism`: stages of a pipeline that are slices.
+    pub dcn_pipeline: u32,
+    /// `ici_pipeline_parallelism`: stages of a pipeline within a slice.
+    pub pipeline: u32,
+    /// `ici_data_parallelism`: replicas in the slice.
+    pub data: u32,
+    /// `ici_fsdp_parallelism`.
+    pub fsdp: u32,
+    /// `ici_fsdp_transpose_parallelism`.
+    pub fsdp_transpose: u32,
+    /// `ici_context_parallelism`: chips that share a sequence, and shard weights besides.
+    pub context: u32,
+    /// `ici_expert_parallelism`: chips that share experts, and shard other weights besides.
+    pub expert: u32,
+    /// `ici_tensor_parallelism`.
+    pub tensor: u32,
+}
+
+impl Mesh {
+    /// One chip.
+    pub const ONE: Mesh = Mesh {
+        dcn_data: 1,
+        dcn_pipeline: 1,
+        pipeline: 1,
+        data: 1,
+        fsdp: 1,
+        fsdp_transpose: 1,
+        context: 1,
+        expert: 1,
+        tensor: 1,
+    };
+
+    /// Chips.
+    pub fn ranks(self) -> u32 {
+        self.data_ranks() * self.context * self.tensor
+    }
+
+    /// Groups of chips that have data of their own: those of all stages do, before the pipeline and behind it.
+    pub fn data_ranks(self) -> u32 {
+        self.dcn_data * self.stages() * self.data * self.fsdp * self.fsdp_transpose * self.expert
+    }
+
+    /// Stages of the pipeline.
+    pub fn stages(self) -> u32 {
+        self.dcn_pipeline * self.pipeline
+    }
+
+    /// Chips that have the same shards of a stage's weights, and other tokens.
+    pub fn replicas(self) -> u32 {
+        self.dcn_data * self.data
+    }
+
+    /// Chips that a weight's embedding dimension is sharded over, and that gather it.
+    pub fn shards(self) -> u32 {
+        self.fsdp * self.fsdp_transpose * self.context * self.expert
+    }
+
+    /// Those of them that the embedding dimension of experts is sharded over.
+    pub fn expert_shards(self) -> u32 {
+        self.shards() / self.expert
+    }
+
+    /// Sizes of the axes within a slice, outermost first, where no sequence is shared.
+    pub fn in_slice(self) -> [u32; 6] {
+        [self.pipeline, self.data, self.fsdp, self.fsdp_transpose * self.context, self.expert, self.tensor]
+    }
+
+    /// All of a slice without a pipeline.
+    pub fn axes(self) -> [u32; 6] {
+        [self.data, self.fsdp, self.fsdp_transpose, self.context, self.expert, self.tensor]
+    }
+
+    /// All of a slice.
+    pub fn laid(self) -> [u32; 7] {
+        let [data, fsdp, transpose, context, expert, tensor] = self.axes();
+        [self.pipeline, data, fsdp, transpose, context, expert, tensor]
+    }
+
+    /// Who gathers weights and scatters their gradients.
+    pub(crate) fn fsdp_group(self) -> Group {
+        Group::new("fsdp", self.shards(), self.tensor)
+    }
+
+    /// Who holds the parts of a sequence.
+    pub(crate) fn context_group(self) -> Group {
+        Group::new("context", self.context, self.expert * self.tensor)
+    }
+
+    /// Who gathers an expert's weights and scatters their gradients.
+    pub(crate) fn expert_fsdp_group(self) -> Group {
+        Group::new("expert_fsdp", self.expert_shards(), self.expert * self.tensor)
+    }
+
+    /// Who has different experts, and sends tokens to one another.
+    pub(crate) fn expert_group(self) -> Group {
+        Group::new("expert", self.expert, self.tensor)
+    }
+
+    /// Who has other tokens, or other parts of a sequence, on all slices.
+    pub(crate) fn batch_group(self) -> Group {
+        Group::new("batch", self.ranks() / self.tensor, self.tensor)
+    }
+
+    /// Who holds the parts of a head or of an MLP's width.
+    pub(crate) fn tensor_group(self) -> Group {
+        Group::new("tensor", self.tensor, 1)
+    }
+
+    /// Who adds up sharded gradients: replicas in a slice and across slices. With a pipeline they are one or the other.
+    pub(crate) fn data_group(self) -> Group {
+        let between = if self.data > 1 { 1 } else { self.stages() };
+        Group::new("data", self.replicas(), between * self.shards() * self.tensor)
+    }
+
+    /// Who has other tokens of a stage, in a slice, where no sequence is shared.
+    pub(crate) fn data_fsdp_group(self) -> Group {
+        Group::new("data_fsdp", self.data * self.shards(), self.tensor)
+    }
+
+    /// Who sends a stage's results to the next, and the last to the first.
+    pub(crate) fn stage_group(self) -> Group {
+        Group::new("stage", self.stages(), self.data * self.shards() * self.tensor)
+    }
+
+    /// Who adds up gradients of what lies on no stage.
+    pub(crate) fn stage_data_group(self) -> Group {
+        Group::new("stage_data", self.stages() * self.replicas(), self.shards() * self.tensor)
+    }
+}
