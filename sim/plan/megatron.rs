@@ -33,7 +33,7 @@ use crate::program::DType;
 pub enum Engine {
     /// Megatron's own (`core/pipeline_parallel/schedules.py`, `training.py`).
     Core,
-    /// DeepSpeed's `PipelineEngine` , in Megatron-DeepSpeed.
+    /// DeepSpeed's `PipelineEngine`, in Megatron-DeepSpeed.
     DeepSpeed,
 }
 

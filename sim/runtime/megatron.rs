@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! MegatronPlan ─► Schedule ─► lower() ─► for each pipeline rank: Rank ─► Program
-//!                                   │  Chunk: forward and backward of one micro-batch on one stage
-//!                                   │  P2p: messages between stages      Data: buckets of gradients and parameters
-//!                                   └─ optimizer
+//!                                            │  Chunk: forward and backward of one micro-batch on one stage
+//!                                            │  P2p: messages between stages      Data: buckets of gradients and parameters
+//!                                            └─ optimizer
 //! ```
 //!
 //! Megatron-DeepSpeed runs the same modules in DeepSpeed's pipeline engine, with messages of its own (`deepspeed`). Where a

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! NanotronPlan ─► for each pipeline rank: Rank ─► Program
-//!           │  Chunk of nanotron's modules: forward and backward of one micro-batch
-//!           │  messages one after the other, each announced by two others
-//!           └─ Update: gradients in fp32 reduced, clipped, stepped; parameters gathered slice by slice
+//!              │  Chunk of nanotron's modules: forward and backward of one micro-batch
+//!              │  messages one after the other, each announced by two others
+//!              └─ Update: gradients in fp32 reduced, clipped, stepped; parameters gathered slice by slice
 //! ```
 //!
 //! Gradients are added to a buffer in fp32 after each backward. Without ZeRO, DDP's buckets are reduced beside the last
