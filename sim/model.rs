@@ -6,9 +6,10 @@
 //! (`B·S·k`), `X` expert width, `L` the part of the sequence that one of several
 //! tensor-parallel ranks holds (S where it is not split).
 //!
-//! [`ModelConfig`] says which parts a model has. `block` turns it into operators, forward only; backward passes, saved
-//! activations, FLOPs and bytes are derived from those. To add a block type: a file under `model/` that writes its
-//! forward operators, and a line in its registry. To add an importer: a file, and a line in the loader.
+//! [`ModelConfig`] says which parts a model has, and which kinds its layers are of ([`Layers`]). `block` turns a kind into
+//! operators, forward only; backward passes, saved activations, FLOPs and bytes are derived from those. To add a mixer or a
+//! feed-forward: a file under `layer/`, a variant of [`Mixer`] or [`FeedForward`], and its forward operators. To add an
+//! importer: a file, and a line in the loader.
 
 pub mod autocast;
 pub mod block;

@@ -28,8 +28,7 @@ pub(super) const COMMON: Names = Names {
     vocab: &["vocab_size"],
 };
 
-/// A decoder whose layers differ in their windows at most, and in whether they have experts, as configs describe it: one layer, and
-/// two patterns.
+/// A decoder as configs describe it: one layer, and two patterns, of windows and of experts, in which layers differ.
 pub(super) struct Decoder {
     pub layers: u64,
     pub width: u64,

@@ -1,7 +1,8 @@
 //! The layers of a model as a list of kinds.
 //!
-//! A model has few kinds of layers and many layers. The list is held as its first kinds and those that repeat from there on, so that
-//! it goes on where another count is asked for (`model.layers`): a window in every layer but each sixth, dense layers before those with experts.
+//! A model has few kinds of layers and many layers. The list is held as its first kinds and those that repeat from there on, so
+//! that it goes on where another count is asked for (`model.layers`): a window in every layer but each sixth, dense layers
+//! before those with experts.
 
 use super::{FeedForward, Layer};
 
@@ -21,8 +22,8 @@ impl KindId {
 
 /// The layers of a model.
 ///
-/// Kinds are distinct, and in the order in which they come first in the list. They differ in their windows and in whether they have
-/// experts, and in nothing else: the code that asks a model for its heads, its norms or its experts relies on that.
+/// Kinds are distinct, and in the order in which they come first in the list. They differ in their windows and in whether
+/// they have experts, and in nothing else: the code that asks a model for its heads, its norms or its experts relies on that.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Layers {
     kinds: Vec<Layer>,
