@@ -50,11 +50,9 @@ pub(super) fn find(reader: &mut Reader<'_>, (runtime, topology): (Runtime, &Topo
         Plan::Nanotron(job) => holding(megatron::OF_NANOTRON, &Seen { runtime, topology, job }),
         Plan::Torch(_) | Plan::Zero(_) | Plan::InternEvo(_) | Plan::Xla(_) => vec![],
     });
-    // What has been read is a table.
-    let file: Table = reader.text.parse().unwrap_or_default();
     for (key, why) in unread {
         reader.assumptions.retain(|assumption| assumption.key() != Some(key));
-        if has(&file, key) && !reader.idle.iter().any(|idle| idle.key == key) {
+        if has(reader.table, key) && !reader.idle.iter().any(|idle| idle.key == key) {
             reader.idle(key, why);
         }
     }

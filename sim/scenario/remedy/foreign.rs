@@ -1,13 +1,14 @@
 //! What a user of a framework that splits a model as Megatron does would try first.
 
-use super::change::{Change, set, smaller_batches};
+use super::change::smaller_batches;
 use crate::runtime::megatron::{Recompute, Split};
+use crate::scenario::Change;
 
 /// Changes to a job; `checkpoint` is the key that lets blocks run again in backward.
 pub(super) fn changes(checkpoint: Option<&'static str>, job: &Split) -> Vec<Change> {
     let mut list: Vec<Change> = vec![];
     if job.block.recompute == Recompute::None {
-        list.extend(checkpoint.map(|key| set(key, true)));
+        list.extend(checkpoint.map(|key| Change::set(key, true)));
     }
     list.extend(smaller_batches(job.batch));
     list
