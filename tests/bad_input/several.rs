@@ -83,6 +83,8 @@ fn what_follows_from_a_mistake_is_no_mistake_of_its_own() {
         ("\"h100-sxm-80gb\"", "\"h100\""),
         ("", "[[fsdp.override]]\nblocks = [0]\nreshard_after_forward = true"),
         ("", "[[fsdp.override]]\nblocks = [0, 1]"),
+        // A choice without its value is none.
+        ("", "[activation_checkpointing]\npolicy.every = \"2\""),
         // A key that is missing, for it is misspelt.
         ("sequence = 128", "sequnce = 128"),
         ("[mesh]", "[mess]"),

@@ -61,26 +61,30 @@ pub(super) fn without(table: &mut DeTable<'_>, above: &str, at: usize) -> Option
     for (key, value) in table.iter_mut() {
         let here = path(above, key.get_ref());
         if key.span().contains(&at) {
-            found = Some(key.clone());
+            found = Some((key.clone(), here));
             break;
         }
         let span = value.span();
         let inner = tables(value).into_iter().find_map(|(_, table)| without(table, &here, at));
-        if inner.is_some() {
-            return inner;
+        if let Some(inner) = inner {
+            // A choice without its value, `{ every = … }`, is none.
+            if above.is_empty() || value.get_ref().as_table().is_none_or(|left| !left.is_empty()) {
+                return Some(inner);
+            }
+            found = Some((key.clone(), inner));
+            break;
         }
         if span.contains(&at) {
-            found = Some(key.clone());
+            found = Some((key.clone(), here));
             break;
         }
     }
-    let key = found?;
-    let here = path(above, key.get_ref());
-    match stand_in(&here) {
+    let (key, which) = found?;
+    match stand_in(&path(above, key.get_ref())) {
         Some(value) => table.insert(key, value),
         None => table.remove::<str>(key.get_ref()),
     };
-    Some(here)
+    Some(which)
 }
 
 /// Adds a key that there must be to the table that lacks it, and says which; `at` is where the table stands.
