@@ -182,7 +182,7 @@ fn read(path: &Path, sequence: Option<i64>) -> Result<(Scenario, String), Failur
     let file = path.display().to_string();
     let wrong = |why: &dyn std::fmt::Display| Failure::Input(why.to_string());
     let text = files::text(path).map_err(|why| Failure::Input(format!("{file}: {why}")))?;
-    let mut scenario = Scenario::parse(&file, &text).map_err(|why| wrong(&why))?;
+    let mut scenario = Scenario::proofread(&file, &text).map_err(|why| wrong(&why))?;
     if let Some(tokens) = sequence {
         scenario.draft.set("batch.sequence", tokens);
         scenario = scenario.draft.scenario().map_err(|why| wrong(&why))?;

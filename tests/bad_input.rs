@@ -7,6 +7,8 @@ mod noted;
 mod numbers;
 /// What answers propose.
 mod remedies;
+/// Several mistakes in one file.
+mod several;
 /// Whole answers, as they are shown.
 mod shown;
 /// Files that fingers slipped on.

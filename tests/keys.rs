@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rayon::prelude::*;
 use windtunnel::scenario::keys::{Choice, Key, Kind, TABLES, Table};
-use windtunnel::scenario::{Runtime, Scenario};
+use windtunnel::scenario::{Runtime, Scenario, ScenarioError};
 
 use crate::defaults;
 use crate::every_key::{keys, plans};
@@ -103,6 +103,34 @@ fn a_count_has_the_bounds_of_its_row() {
         })
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn one_count_out_of_its_bounds_is_one_problem() {
+    let plans = plans_by_runtime();
+    let rows: Vec<_> = rows().collect();
+    let changed: Vec<String> = rows
+        .into_par_iter()
+        .flat_map_iter(|(table, key)| {
+            let bounds = if let Kind::Count(bounds) = key.kind { bounds } else { None };
+            let of_readers = key.read_by.iter().map(|framework| &plans[framework][0]);
+            let path = table.path(key);
+            bounds.into_iter().flat_map(move |_| {
+                let path = path.clone();
+                of_readers.clone().filter_map(move |plan| {
+                    let file = keys::set(plan, &path, toml::Value::Integer(-1)).to_string();
+                    let first = Scenario::parse(FILE, &file).err()?;
+                    let all = Scenario::proofread(FILE, &file).err()?.to_string();
+                    // What refuses the whole table, say, comes once its keys are right.
+                    let later = matches!(first, ScenarioError::Plan { .. });
+                    let alike = first.to_string() == all;
+                    let holds = alike || later && all.starts_with(&format!("{path} = -1 is out of range"));
+                    (!holds).then(|| format!("{path}\n{first}\n{all}"))
+                })
+            })
+        })
+        .collect();
+    assert!(changed.is_empty(), "{}", changed.join("\n\n"));
 }
 
 #[test]

@@ -49,7 +49,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Outcome {
     let (json_file, html_file) = (Json::open(args.json.as_ref())?, output(args.html.as_ref())?);
     let (file, text) = read(&args.scenario)?;
-    let scenario = Scenario::parse(&file, &text).map_err(Failure::input)?;
+    let scenario = Scenario::proofread(&file, &text).map_err(Failure::input)?;
     let draft = &scenario.draft;
     let options = Options { step: args.step, max: args.max };
     let bar = progress();

@@ -24,7 +24,7 @@ use super::point::Point;
 use crate::model::Position;
 use crate::runtime::Parts;
 use crate::scenario::remedy::without_squares;
-use crate::scenario::{Draft, Scenario, ScenarioError, reason};
+use crate::scenario::{Change, Draft, Scenario, ScenarioError, reason};
 
 /// Beyond this no scenario may go \[tokens\].
 const LONGEST: u64 = 1 << 26;
@@ -82,12 +82,12 @@ fn longer(
     longest: Option<&Point>,
     tick: &Tick<'_>,
 ) -> Vec<(String, u64)> {
-    let raised = |change: String| {
-        let draft = draft.changed(&change)?;
+    let raised = |change: Change| {
+        let draft = draft.changed(&change);
         let mut search = Search { draft: &draft, step, most, flown: BTreeMap::new(), tick };
         let edge = search.edge(|point| !point.memory.refused());
         let length = search.length(edge);
-        (edge > 0 && longest.is_none_or(|longest| length > longest.sequence)).then_some((change, length))
+        (edge > 0 && longest.is_none_or(|longest| length > longest.sequence)).then(|| (change.to_string(), length))
     };
     without_squares(scenario).into_iter().filter_map(raised).collect()
 }

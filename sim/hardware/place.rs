@@ -8,6 +8,8 @@ use std::ops::Range;
 pub struct Place {
     /// Name or path of the file.
     pub file: String,
+    /// Byte of the file's text, from 0.
+    pub at: usize,
     /// Line, from 1.
     pub line: usize,
     /// Column in characters, from 1.
@@ -41,6 +43,7 @@ impl Place {
         shown.push_str(if more { "…" } else { "" });
         Place {
             file: file.to_owned(),
+            at: start,
             line: before.matches('\n').count() + 1,
             column: column + 1,
             text: shown.trim_end().replace('\t', " "),

@@ -1,5 +1,6 @@
 //! `framework.modules`: whose classes a model's modules are, and how those compute attention.
 
+use super::change::Change;
 use super::error::ScenarioError;
 use super::reader::Reader;
 use super::written::{AttentionStyle, Framework, ModulesStyle, RopeStyle, Scenario};
@@ -26,8 +27,8 @@ pub(super) fn style(
         if let Some(at) = &scenario.attention.implementation {
             let problem = "attention.implementation is how transformers' classes compute attention, and no file says that the model's are those";
             let remedy = reader.remedy(&[
-                ("attention.implementation", "remove it"),
-                ("framework.modules = \"transformers\"", "write framework.modules = \"transformers\""),
+                (Change::remove("attention.implementation"), "remove it"),
+                (Change::set("framework.modules", "transformers"), "write framework.modules = \"transformers\""),
             ]);
             return Err(reader.plan(at, problem, remedy));
         }

@@ -1,5 +1,6 @@
 //! `mesh.cp` under FSDP2 as understood: PyTorch's context parallelism.
 
+use super::change::Change;
 use super::entry::Runtime;
 use super::error::ScenarioError;
 use super::names::FSDP2;
@@ -24,11 +25,15 @@ pub(super) fn context(
     let ranks = written.map_or(Ok(1), |at| reader.count("mesh.cp", at, 1, MOST_RANKS))?;
     let Some(at) = written.filter(|_| ranks > 1) else {
         let remedy = |key: &str| {
+            let two = Change::set("mesh.cp", 2);
             let (change, words) = match scenario.compile.compiles_blocks() {
-                true => ("mesh.cp = 2", "write mesh.cp = 2 or more"),
-                false => ("mesh.cp = 2, compile.blocks = true", "write mesh.cp = 2 or more and compile.blocks = true"),
+                true => (two, "write mesh.cp = 2 or more"),
+                false => (
+                    two.and(Change::set("compile.blocks", true)),
+                    "write mesh.cp = 2 or more and compile.blocks = true",
+                ),
             };
-            reader.remedy(&[(key, "remove the key"), (change, words)])
+            reader.remedy(&[(Change::remove(key), "remove the key"), (change, words)])
         };
         let problem = |key| format!("{key} says how ranks share a sequence, and mesh.cp does not split it");
         return match (method, balancer) {

@@ -2,6 +2,7 @@
 
 use toml::{Table, Value};
 
+use super::change::Change;
 use super::error::ScenarioError;
 
 /// The table of what a run has measured.
@@ -60,17 +61,17 @@ impl Draft {
         }
     }
 
-    /// The draft with changes made: lines separated by commas, such as `mesh.tp = 1, megatron.fp8 = "delayed"`, of which a key
-    /// alone is left open. None where a line is neither.
-    pub fn changed(&self, changes: &str) -> Option<Draft> {
+    /// The draft with a change made.
+    #[must_use]
+    pub fn changed(&self, change: &Change) -> Draft {
         let mut draft = self.clone();
-        for line in changes.split(", ") {
-            match line.split_once(" = ") {
-                Some((key, value)) => draft.set(key, format!("v = {value}").parse::<Table>().ok()?.remove("v")?),
-                None => draft.remove(line),
+        for (key, value) in change.keys() {
+            match value {
+                Some(value) => draft.set(key, value.clone()),
+                None => draft.remove(key),
             }
         }
-        Some(draft)
+        draft
     }
 
     /// What errors call the file.
@@ -89,7 +90,7 @@ impl Draft {
     }
 }
 
-/// What is wrong, without the place: a draft's lines are nobody's.
+/// What is wrong, without the place: nobody has a draft's lines before them.
 pub fn reason(error: &ScenarioError) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }

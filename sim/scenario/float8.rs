@@ -2,6 +2,7 @@
 
 use toml::Spanned;
 
+use super::change::Change;
 use super::error::ScenarioError;
 use super::reader::Reader;
 use super::written;
@@ -95,8 +96,9 @@ pub(super) fn float8(
                 Recipe::Tensorwise => "write float8.all_gather = true",
                 Recipe::Rowwise => "write float8.recipe = \"tensorwise\" and float8.all_gather = true",
             };
-            let change = "float8.recipe = \"tensorwise\", float8.all_gather = true";
-            let remedy = reader.remedy(&[("float8.precompute_scale", "remove the key"), (change, gathers)]);
+            let change = Change::set("float8.recipe", "tensorwise").and(Change::set("float8.all_gather", true));
+            let without = Change::remove("float8.precompute_scale");
+            let remedy = reader.remedy(&[(without, "remove the key"), (change, gathers)]);
             return Err(reader.plan(at, problem, remedy));
         }
         written if all_gather => reader.flag("float8.precompute_scale", wanted(written), false),

@@ -45,11 +45,9 @@ pub(super) fn find(reader: &mut Reader<'_>, (runtime, topology): (Runtime, &Topo
         Parts::Split(job) => holding(megatron::RULES, &Plan { runtime, topology, job }),
         Parts::Compiled(job) => holding(xla::RULES, &Plan { runtime, topology, job }),
     });
-    // What has been read is a table.
-    let file: Table = reader.text.parse().unwrap_or_default();
     for (key, why) in unread {
         reader.assumptions.retain(|assumption| assumption.key() != Some(key));
-        if has(&file, key) && !reader.idle.iter().any(|idle| idle.key == key) {
+        if has(reader.table, key) && !reader.idle.iter().any(|idle| idle.key == key) {
             reader.idle(key, why);
         }
     }

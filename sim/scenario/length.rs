@@ -83,7 +83,7 @@ impl Scenario {
         let problem =
             format!("a step has {all} instructions on {} ranks, and at most {most} are {done}", thousands(ranks));
         let remedy = "leave out --full: one rank stands for all that are alike, to the picosecond".to_owned();
-        Err(ScenarioError::Plan { code: None, problem, place: Box::new(self.length_at.clone()), remedy })
+        Err(ScenarioError::Plan { code: None, problem, place: Box::new(self.places().length), remedy })
     }
 
     /// Why a job's programs are refused: how long they would be, what makes them so long, and what to write instead.
@@ -113,7 +113,7 @@ impl Scenario {
             (_, Some(factor)) => format!("write {}{}", factor.instead, factor.key),
             (_, None) => "write a smaller batch.accumulation".to_owned(),
         };
-        ScenarioError::Plan { code: None, problem, place: Box::new(self.length_at.clone()), remedy }
+        ScenarioError::Plan { code: None, problem, place: Box::new(self.places().length), remedy }
     }
 }
 
@@ -233,7 +233,7 @@ pub(super) fn check_time(scenario: &Scenario, total: u128) -> Result<(), Scenari
     let rounded = days - days % 10_u128.pow(days.max(1).ilog10());
     let problem = format!("one step would keep a chip busy for more than {rounded} days");
     let remedy = "the simulated clock holds ten: write a shorter batch.sequence, or fewer micro-batches".to_owned();
-    Err(ScenarioError::Plan { code: None, problem, place: Box::new(scenario.sequence_at.clone()), remedy })
+    Err(ScenarioError::Plan { code: None, problem, place: Box::new(scenario.places().sequence), remedy })
 }
 
 #[cfg(test)]

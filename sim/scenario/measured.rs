@@ -94,7 +94,7 @@ pub(super) fn understand(
             let Some(name) = known.iter().find(|name| *name == convention.get_ref()) else {
                 let hint = did_you_mean(convention.get_ref(), known);
                 let problem = format!("there is no MFU convention {:?}{hint}", convention.get_ref());
-                return Err(reader.plan(convention, problem, format!("write one of: {}", known.join(", "))));
+                return Err(reader.unknown(convention, problem, format!("write one of: {}", known.join(", "))));
             };
             if !(*at.get_ref() > 0.0 && *at.get_ref() <= 1.5) {
                 let problem = format!("measured.mfu = {} is no share of the peak", at.get_ref());

@@ -17,6 +17,7 @@ mod recompute;
 
 use toml::Spanned;
 
+use super::change::Change;
 use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
 use super::float8::{self, Scaled};
@@ -298,9 +299,10 @@ fn matmuls(
                     _ => "megatron.distributed_optimizer = true and ",
                 };
                 let recipes = "\"delayed\", \"tensorwise\" or \"blockwise\"";
-                let delayed = "megatron.distributed_optimizer = true, megatron.fp8 = \"delayed\"";
+                let delayed = Change::set("megatron.distributed_optimizer", true);
+                let delayed = delayed.and(Change::set("megatron.fp8", "delayed"));
                 let remedy = reader.remedy(&[
-                    ("megatron.fp8_param_gather", "remove the key"),
+                    (Change::remove("megatron.fp8_param_gather"), "remove the key"),
                     (delayed, &format!("write {steps}megatron.fp8 = {recipes}")),
                 ]);
                 Err(reader.plan(at, problem, remedy))

@@ -33,7 +33,7 @@ fn shipped(reader: &Reader<'_>, name: &Spanned<String>) -> Result<Result<ModelCo
         "the nearest are {}; all are in scenarios/models/, and huggingface = \"path/config.json\" reads your own",
         near.join(", ")
     );
-    Err(reader.plan(name, problem, remedy))
+    Err(reader.unknown(name, problem, remedy))
 }
 
 /// The model of a scenario, with what the run changes in it.

@@ -3,6 +3,7 @@
 
 use toml::Spanned;
 
+use super::change::Change;
 use super::entry::Runtime;
 use super::error::ScenarioError;
 use super::reader::Reader;
@@ -92,7 +93,11 @@ fn row(
             true => format!("{name} has no rules under runtime = {:?}", runtime.written()),
             false => format!("there is no optimizer {name:?}"),
         };
-        return Err(reader.plan(at, problem, format!("write {}", names())));
+        let remedy = format!("write {}", names());
+        return Err(match TABLE.iter().any(|row| row.facts.name == name) {
+            true => reader.plan(at, problem, remedy),
+            false => reader.unknown(at, problem, remedy),
+        });
     };
     if on_host && !row.facts.on_host.contains(&caller) {
         let problem = format!("{name} on the host has no rules");
@@ -176,8 +181,8 @@ pub(super) fn master_weights(
     if storage == DType::Fp32 {
         let problem = "parameters are stored in fp32, so the optimizer steps them as they are".to_owned();
         let remedy = reader.remedy(&[
-            ("optimizer.master_weights", "remove optimizer.master_weights"),
-            ("precision.storage = \"bf16\"", "write precision.storage = \"bf16\""),
+            (Change::remove("optimizer.master_weights"), "remove optimizer.master_weights"),
+            (Change::set("precision.storage", "bf16"), "write precision.storage = \"bf16\""),
         ]);
         return no(problem, &remedy);
     }

@@ -1,12 +1,14 @@
-//! What reads a scenario's text: places for errors, keys that are left out, keys without effect, and remedies on trial.
+//! What reads a scenario: places for errors, keys that are left out, keys without effect, and remedies on trial.
 
 use std::fmt;
 
-use toml::Spanned;
+use toml::{Spanned, Table};
 
 use super::assumption::{Assumption, Taken, Written};
+use super::change::Change;
 use super::draft::Draft;
-use super::error::ScenarioError;
+use super::error::{ScenarioError, UNKNOWN};
+use super::source::Source;
 use crate::hardware::Place;
 
 /// Ranks of a job.
@@ -28,49 +30,48 @@ pub struct Idle {
 /// Reads places and collects assumptions while the file is understood.
 pub(super) struct Reader<'t> {
     pub file: &'t str,
-    pub text: &'t str,
+    pub source: &'t Source<'t>,
+    /// The keys of the source.
+    pub table: &'t Table,
     pub assumptions: Vec<Assumption>,
     /// Keys of the file that change nothing in this plan.
     pub idle: Vec<Idle>,
     pub how: How<'t>,
 }
 
-/// How a scenario's text is read.
+/// How a scenario is read.
 #[derive(Clone, Copy)]
 pub(super) struct How<'t> {
     /// Whether this is a remedy on trial, whose own refusal nobody reads.
     pub trial: bool,
     /// The topology's file, instead of the one that the scenario names.
     pub topology: Option<&'t str>,
-    /// Whether another text, read in its way, is a scenario that there are rules for.
-    pub reads: fn(&str, &str, How<'_>) -> bool,
+    /// Whether a draft, read in its way, is a scenario that there are rules for.
+    pub reads: fn(&Draft, How<'_>) -> bool,
 }
 
 impl Reader<'_> {
-    /// Those of some changes that the file is read with, and has rules for. Each is lines of a scenario, such as
-    /// `mesh.tp = 1, megatron.fp8 = "delayed"`, of which a key alone is removed.
-    pub(super) fn reading<C: AsRef<str>>(&self, changes: &[C]) -> Vec<String> {
-        let reads = |change: &&C| {
-            let draft = self.text.parse().ok().map(|table| Draft::new(self.file, table));
-            let changed = draft.and_then(|draft| draft.changed(change.as_ref()));
-            let how = How { trial: true, ..self.how };
-            changed.is_some_and(|draft| (self.how.reads)(self.file, &draft.text(), how))
-        };
+    /// Those of some changes that the file is read with, and has rules for.
+    pub(super) fn reading<'c>(&self, changes: impl IntoIterator<Item = &'c Change>) -> Vec<&'c Change> {
         // A trial's own remedies are for nobody.
-        let kept = changes.iter().filter(|change| !self.how.trial && reads(change));
-        kept.map(|change| change.as_ref().to_owned()).collect()
+        if self.how.trial {
+            return vec![];
+        }
+        let draft = Draft::new(self.file, self.table.clone());
+        let how = How { trial: true, ..self.how };
+        changes.into_iter().filter(|change| (self.how.reads)(&draft.changed(change), how)).collect()
     }
 
     /// What to write: of some changes, each with its words, those that the file is read with; all, where it is read with none.
-    pub(super) fn remedy(&self, changes: &[(&str, &str)]) -> String {
-        let reads = |(change, _): &&(&str, &str)| !self.reading(&[change]).is_empty();
+    pub(super) fn remedy(&self, changes: &[(Change, &str)]) -> String {
+        let reads = |(change, _): &&(Change, &str)| !self.reading([change]).is_empty();
         let kept: Vec<&str> = changes.iter().filter(reads).map(|(_, words)| *words).collect();
         let all = || changes.iter().map(|(_, words)| *words).collect::<Vec<_>>().join(", or ");
         if kept.is_empty() { all() } else { kept.join(", or ") }
     }
 
     pub(super) fn place<T>(&self, at: &Spanned<T>) -> Box<Place> {
-        Box::new(Place::of(self.file, self.text, at.span()))
+        Box::new(Place::of(self.file, self.source.text(), at.span()))
     }
 
     pub(super) fn plan<T>(
@@ -80,6 +81,16 @@ impl Reader<'_> {
         remedy: impl Into<String>,
     ) -> ScenarioError {
         ScenarioError::Plan { code: None, problem: problem.into(), place: self.place(at), remedy: remedy.into() }
+    }
+
+    /// The same of a name that nothing has, whatever else the file says.
+    pub(super) fn unknown<T>(
+        &self,
+        at: &Spanned<T>,
+        problem: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> ScenarioError {
+        self.plan(at, problem, remedy).coded(UNKNOWN)
     }
 
     /// A count between 1 (or `least`) and `most`.

@@ -11,7 +11,7 @@ use toml::{Table, Value};
 use super::entry::Runtime;
 use super::error::ScenarioError;
 use super::reader::Reader;
-use super::written;
+use super::written::{self, Free};
 
 /// Releases, by the name that a scenario writes.
 const SHIPPED: [(&str, &str); 3] = [
@@ -56,7 +56,7 @@ pub(super) fn fill(
     let Some(Release { runtimes, defaults }) = release(at.get_ref()) else {
         let problem = format!("there is no table of the defaults of {:?}", at.get_ref());
         let known = SHIPPED.map(|(name, _)| format!("{name:?}")).join(", ");
-        return Err(reader.plan(
+        return Err(reader.unknown(
             &at,
             problem,
             format!("write one of {known}, or remove the key and write what differs"),
@@ -66,11 +66,10 @@ pub(super) fn fill(
         let problem = format!("{} does not train under runtime = {:?}", at.get_ref(), runtime.written());
         return Err(reader.plan(&at, problem, format!("remove the key, or write runtime = {:?}", runtimes[0])));
     }
-    let file: Table = reader.text.parse().unwrap_or_default();
     let mut below = Table::new();
     let said = |key: &str| {
         let (table, name) = key.split_once('.')?;
-        file.get(table)?.get(name)
+        reader.table.get(table)?.get(name)
     };
     let differs = |key: &String| {
         let default = defaults.get(key).map(|default| &default.value);
@@ -88,8 +87,8 @@ pub(super) fn fill(
             table.insert(name.to_owned(), value.clone());
         }
     }
-    // Values keep no place of their own: they are written out and read, as a file's are.
-    let below = toml::from_str(&below.to_string()).expect("a test reads every release's defaults");
+    let below = Free(Value::Table(below));
+    let below = written::Defaults::deserialize(below).expect("a test reads every release's defaults");
     scenario.fill(below, &at.span());
     Ok(())
 }
@@ -111,7 +110,8 @@ mod tests {
                 inner.insert(key.to_owned(), value);
                 let mut outer = Table::new();
                 outer.insert(table.to_owned(), Value::Table(inner));
-                let read: Result<written::Defaults, _> = toml::from_str(&outer.to_string());
+                let read: Result<written::Defaults, _> =
+                    written::Defaults::deserialize(Free(Value::Table(outer.clone())));
                 assert!(read.is_ok(), "{name}: {outer}: {read:?}");
                 assert!(source.contains(".py:") || source.contains(".toml:"), "{name}: {key}: {source}");
             }

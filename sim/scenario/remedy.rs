@@ -7,8 +7,8 @@ mod spmd;
 mod train;
 
 pub use change::Remedy;
-use change::{Change, set};
 
+use super::change::Change;
 use super::predict::{Settings, shortened, total_if_fits};
 use super::understood::Scenario;
 use crate::runtime::Parts;
@@ -25,42 +25,32 @@ pub(super) fn find(scenario: &Scenario) -> Vec<Remedy> {
         Parts::Compiled(job) => spmd::changes(scenario, job),
     };
     if !scenario.expandable_segments {
-        changes.insert(0, set("memory.expandable_segments", true));
+        changes.insert(0, Change::set("memory.expandable_segments", true));
     }
     let mut remedies: Vec<Remedy> = changes.iter().filter_map(|change| fitting(scenario, change)).collect();
     // A shorter sequence, in halves: enough to say where to look; `ceiling` finds the exact one.
     let halves = std::iter::successors(Some(scenario.job.seq() / 2), |seq| Some(seq / 2));
-    let mut shorter = halves.take_while(|&seq| seq >= 256).map(|seq| set("batch.sequence", seq as i64));
+    let mut shorter = halves.take_while(|&seq| seq >= 256).map(|seq| Change::set("batch.sequence", seq as i64));
     remedies.extend(shorter.find_map(|change| fitting(scenario, &change)));
     remedies
 }
 
 /// Changes that take away what grows with the square of a sequence and that nobody reads: a longer sequence fits with them.
-pub(crate) fn without_squares(scenario: &Scenario) -> Vec<String> {
+pub(crate) fn without_squares(scenario: &Scenario) -> Vec<Change> {
     match scenario.job.parts() {
-        Parts::Split(job) => megatron::without_mask(job).into_iter().map(|change| lines(&change)).collect(),
+        Parts::Split(job) => megatron::without_mask(job).into_iter().collect(),
         Parts::Whole(_) | Parts::Compiled(_) => vec![],
     }
 }
 
-/// A change as a person would write it.
-fn lines(change: &Change) -> String {
-    let lines: Vec<String> = change.iter().map(|(key, value)| format!("{key} = {value}")).collect();
-    lines.join(", ")
-}
-
 /// The change, if the plan fits with it.
 fn fitting(scenario: &Scenario, change: &Change) -> Option<Remedy> {
-    let mut draft = scenario.draft.clone();
-    for (key, value) in change {
-        draft.set(key, value.clone());
-    }
-    let read = draft.scenario().ok()?;
+    let read = scenario.draft.changed(change).tried(None).ok()?;
     let changed = scenario.with(read.job, read.expandable_segments);
     if changed.job.refuses().is_some() {
         return None;
     }
     let job = shortened(&changed.job).unwrap_or_else(|| changed.job.clone());
     let device_total = total_if_fits(&changed, &changed.written(&job, changed.most(Settings::default())).ok()?)?;
-    Some(Remedy { change: lines(change), device_total })
+    Some(Remedy { change: change.to_string(), device_total })
 }

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use toml::Value;
 
+use super::change::Change;
 use super::error::ScenarioError;
 use super::names::MEGATRON;
 use super::understood::Scenario;
@@ -24,7 +25,7 @@ impl Scenario {
         Err(ScenarioError::Plan {
             code: Some(code),
             problem: format!("{} needs {what}{whose}", self.job.model().name),
-            place: Box::new(self.model_at.clone()),
+            place: Box::new(self.places().model),
             remedy: remedy.map_or_else(|| self.changes(), Cow::into_owned),
         })
     }
@@ -90,10 +91,8 @@ impl Scenario {
             Parts::Compiled(_) => &[],
         };
         let flies = |(key, value, table): &(&str, Value, &str)| {
-            let mut draft = self.draft.clone();
-            draft.remove(table);
-            draft.set(key, value.clone());
-            let read = draft.scenario().ok().filter(|read| read.job.refuses().is_none());
+            let change = Change::remove(table).and(Change::set(key, value.clone()));
+            let read = self.draft.changed(&change).tried(None).ok().filter(|read| read.job.refuses().is_none());
             let name = if table.contains('.') { (*table).to_owned() } else { format!("[{table}]") };
             let without = self.draft.get(table).map_or_else(String::new, |_| format!(" without {name}"));
             // A value that stands there already changes nothing.

@@ -9,6 +9,7 @@ use std::borrow::Cow;
 
 use toml::Spanned;
 
+use super::change::Change;
 use super::entry::Runtime;
 use super::error::ScenarioError;
 use super::megatron::pipeline::{layers as written_layers, misfit};
@@ -280,7 +281,7 @@ fn schedule(reader: &mut Reader<'_>, table: &written::Pipeline, each: Shape) -> 
     let found = crate::schedule::find(at.get_ref()).map_err(|_| {
         let hint = did_you_mean(at.get_ref(), SCHEDULES.map(|entry| entry.name));
         let problem = format!("there is no schedule {:?}{hint}", at.get_ref());
-        reader.plan(at, problem, format!("write one of: {known}"))
+        reader.unknown(at, problem, format!("write one of: {known}"))
     })?;
     SCHEDULES.into_iter().find(|entry| entry.name == found.name).map(takes).ok_or_else(|| {
         let problem = format!("{} is not of torch.distributed.pipelining, which FSDP2 runs under", found.name);
@@ -388,9 +389,9 @@ pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job
             None => "write mesh.pp = 1",
         };
         let remedy = reader.remedy(&[
-            ("loss.keep_logits", "remove loss.keep_logits"),
-            ("loss.kind = \"fp32\"", "write loss.kind = \"fp32\""),
-            ("mesh.pp = 1, pipeline", alone),
+            (Change::remove("loss.keep_logits"), "remove loss.keep_logits"),
+            (Change::set("loss.kind", "fp32"), "write loss.kind = \"fp32\""),
+            (Change::set("mesh.pp", 1).and(Change::remove("pipeline")), alone),
         ]);
         return Err(reader.plan(at, problem, remedy).coded(refusal.code));
     }

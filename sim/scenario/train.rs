@@ -2,6 +2,7 @@
 
 use toml::Spanned;
 
+use super::change::Change;
 use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
 use super::reader::{MOST_RANKS, Reader};
@@ -262,7 +263,7 @@ fn foreign(reader: &Reader<'_>, scenario: &written::Scenario, runtime: Runtime) 
             let problem = format!("mesh.{key} is an axis of runtime = \"megatron\"{others}");
             let remedy = match key {
                 "dp" => "write mesh.dp_shard, or mesh.dp_replicate",
-                _ if reader.reading(&["runtime = \"megatron\""]).is_empty() => "remove mesh.etp",
+                _ if reader.reading([&Change::set("runtime", "megatron")]).is_empty() => "remove mesh.etp",
                 _ => "remove mesh.etp, or write runtime = \"megatron\"",
             };
             return Err(reader.plan(at, problem, remedy));

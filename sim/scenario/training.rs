@@ -2,6 +2,7 @@
 
 use toml::Spanned;
 
+use super::change::Change;
 use super::entry::Runtime;
 use super::error::ScenarioError;
 use super::names::SINGLE_DEVICE;
@@ -137,10 +138,10 @@ pub(super) fn in_backward(
     let Some(at) = written.in_backward.as_ref().filter(|at| *at.get_ref()) else { return Ok(false) };
     if runtime != SINGLE_DEVICE || accumulation > 1 || written.clip_grad_norm != Some(false) {
         let problem = "a step inside backward sees one gradient at a time: no sharding, accumulation or clipping";
-        let alone = "batch.accumulation = 1, optimizer.clip_grad_norm = false";
+        let alone = Change::set("batch.accumulation", 1).and(Change::set("optimizer.clip_grad_norm", false));
         let remedy = match runtime == SINGLE_DEVICE {
             true => reader.remedy(&[
-                ("optimizer.in_backward", "remove the key"),
+                (Change::remove("optimizer.in_backward"), "remove the key"),
                 (alone, "write batch.accumulation = 1 and optimizer.clip_grad_norm = false"),
             ]),
             false => {

@@ -1,7 +1,5 @@
 //! The scenario as understood: every decision taken, every default named.
 
-use std::path::Path;
-
 use toml::Spanned;
 
 use super::assumption::Assumption;
@@ -10,7 +8,9 @@ use super::entry::{Base, Decided, Runtime};
 use super::error::ScenarioError;
 use super::machine::{profile, topology};
 use super::measured::{self, Measured};
+use super::places::Places;
 use super::reader::{How, Idle, Reader};
+use super::source::Source;
 use super::{batch, experts, gate, idle, limits, model, plain, releases, written};
 use crate::cost::{Profile, Regime, Software};
 use crate::files::one_line;
@@ -44,12 +44,8 @@ pub struct Scenario {
     pub expandable_segments: bool,
     /// Its keys, to change: what every what-if is made of.
     pub draft: Draft,
-    /// Where the file says how long sequences are: what to point at when a step turns out too long.
-    pub sequence_at: Place,
-    /// Where the file names the model.
-    pub model_at: Place,
-    /// Where the key that makes a step longest is written: the number of micro-batches, or the model.
-    pub length_at: Place,
+    /// Where the file says what a step's length hangs on; a draft has no places.
+    pub places: Option<Places>,
     /// What the file left open, and what was taken for it.
     pub assumptions: Vec<Assumption>,
     /// Keys of the file that change nothing in this plan.
@@ -58,49 +54,64 @@ pub struct Scenario {
     pub measured: Option<Measured>,
 }
 
-/// Whether a text is a scenario that there are rules for.
-fn reads(file: &str, text: &str, how: How<'_>) -> bool {
-    Scenario::read(file, text, how).is_ok_and(|scenario| scenario.job.refuses().is_none())
+/// Whether a draft is a scenario that there are rules for.
+fn reads(draft: &Draft, how: How<'_>) -> bool {
+    let read = Scenario::read(draft.file(), &Source::Draft(draft.table()), how);
+    read.is_ok_and(|scenario| scenario.job.refuses().is_none())
 }
 
 impl Draft {
-    /// The scenario as understood.
+    /// The scenario as understood. A draft that is none is written out: what is wrong is then said with its place and its words.
     pub fn scenario(&self) -> Result<Scenario, ScenarioError> {
-        Scenario::parse(self.file(), &self.text())
+        self.tried(None).or_else(|_| Scenario::parse(self.file(), &self.text()))
+    }
+
+    /// The same, on the machine of another topology file if there is one; of a draft that is no scenario nobody is told why.
+    pub(super) fn tried(&self, topology: Option<&str>) -> Result<Scenario, ScenarioError> {
+        Scenario::read(self.file(), &Source::Draft(self.table()), How { trial: true, topology, reads })
     }
 }
 
 impl Scenario {
-    /// Reads a scenario file.
-    pub fn load(path: &Path) -> Result<Scenario, ScenarioError> {
-        let file = path.display().to_string();
-        let text = crate::files::text(path)
-            .map_err(|error| ScenarioError::Unreadable { path: file.clone(), reason: error.to_string() })?;
-        Scenario::parse(&file, &text)
-    }
-
-    /// Understands a scenario's text; `file` names it in errors and is what paths in it are relative to.
+    /// Understands a scenario's text; `file` names it in errors and is what paths in it are relative to. An error is the first
+    /// problem: [`Scenario::proofread`] looks for all.
     pub fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
-        Scenario::read(file, text, How { trial: false, topology: None, reads })
+        let source = Source::parse(text).map_err(|error| unread(file, text, &error))?;
+        Scenario::understood(file, &source)
     }
 
-    /// The same on a machine of another topology file.
-    pub(super) fn on(&self, topology: &str) -> Result<Scenario, ScenarioError> {
-        Scenario::read(&self.file, &self.draft.text(), How { trial: true, topology: Some(topology), reads })
+    /// Understands the keys of a file.
+    pub(super) fn understood(file: &str, source: &Source<'_>) -> Result<Scenario, ScenarioError> {
+        Scenario::read(file, source, How { trial: false, topology: None, reads })
     }
 
-    /// Understands a scenario's text; of a remedy on trial nothing is looked for that would mend it.
-    fn read(file: &str, text: &str, how: How<'_>) -> Result<Scenario, ScenarioError> {
-        let mut scenario: written::Scenario = toml::from_str(text).map_err(|error| {
-            let span = error.span().unwrap_or(0..0);
-            let problem = plain::words(error.message(), text, span.clone());
-            ScenarioError::Written { problem, place: Box::new(Place::of(file, text, span)) }
-        })?;
-        let mut reader = Reader { file, text, assumptions: vec![], idle: vec![], how };
+    /// Understands a scenario; of a remedy on trial nothing is looked for that would mend it.
+    fn read(file: &str, source: &Source<'_>, how: How<'_>) -> Result<Scenario, ScenarioError> {
+        let mut scenario = source.written().map_err(|error| unread(file, source.text(), &error))?;
+        let table = &*source.table();
+        let mut reader = Reader { file, source, table, assumptions: vec![], idle: vec![], how };
         let runtime = runtime(&reader, &scenario.runtime)?;
         releases::fill(&mut reader, &mut scenario, runtime)?;
         understand(&mut reader, &scenario, runtime)
     }
+}
+
+impl Scenario {
+    /// Where to point at in the file. A draft is written out for that.
+    pub(super) fn places(&self) -> Places {
+        let written = || Scenario::parse(&self.file, &self.draft.text()).ok()?.places;
+        self.places.clone().or_else(written).unwrap_or_else(|| {
+            let whole = Place::of(&self.file, "", 0..0);
+            Places { sequence: whole.clone(), model: whole.clone(), length: whole }
+        })
+    }
+}
+
+/// What a parser says of a scenario, in the user's words.
+pub(super) fn unread(file: &str, text: &str, error: &toml::de::Error) -> ScenarioError {
+    let span = error.span().unwrap_or(0..0);
+    let problem = plain::words(error.message(), text, span.clone());
+    ScenarioError::Written { problem, place: Box::new(Place::of(file, text, span)) }
 }
 
 impl Scenario {
@@ -111,9 +122,7 @@ impl Scenario {
             description: self.description.clone(),
             topology: self.topology.clone(),
             profile: self.profile.clone(),
-            sequence_at: self.sequence_at.clone(),
-            model_at: self.model_at.clone(),
-            length_at: self.length_at.clone(),
+            places: self.places.clone(),
             assumptions: self.assumptions.clone(),
             idle: self.idle.clone(),
             measured: self.measured.clone(),
@@ -201,26 +210,16 @@ fn understand(
         one_queue,
         job,
         expandable_segments,
-        // What has been read is a table.
-        draft: Draft::new(reader.file, reader.text.parse().unwrap_or_default()),
-        sequence_at: *reader.place(&scenario.batch.sequence),
-        model_at: *reader.place(&scenario.model),
-        length_at: *length_at(reader, scenario),
+        draft: Draft::new(reader.file, reader.table.clone()),
+        places: Places::of(reader, scenario),
         assumptions: std::mem::take(&mut reader.assumptions),
         idle: std::mem::take(&mut reader.idle),
         measured,
     })
 }
 
-/// Where the number of micro-batches is written, else that of layers, else the model.
-fn length_at(reader: &Reader<'_>, scenario: &written::Scenario) -> Box<Place> {
-    match (&scenario.batch.accumulation, &scenario.model.get_ref().layers) {
-        (Some(at), _) | (None, Some(at)) => reader.place(at),
-        (None, None) => reader.place(&scenario.model),
-    }
-}
-
-fn runtime(reader: &Reader<'_>, written: &Spanned<String>) -> Result<Runtime, ScenarioError> {
+/// The framework.
+pub(super) fn runtime(reader: &Reader<'_>, written: &Spanned<String>) -> Result<Runtime, ScenarioError> {
     Runtime::find(written.get_ref()).ok_or_else(|| {
         let asked = written.get_ref();
         let hint = match Runtime::called(asked) {
@@ -235,6 +234,28 @@ fn runtime(reader: &Reader<'_>, written: &Spanned<String>) -> Result<Runtime, Sc
                 format!("write one of: {}", Runtime::ALL.map(name).join(", "))
             }
         };
-        reader.plan(written, problem, remedy)
+        reader.unknown(written, problem, remedy)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_draft_is_read_as_its_text_is() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
+        for entry in std::fs::read_dir(folder).expect("shipped") {
+            let path = entry.expect("shipped").path();
+            if path.extension().is_none_or(|end| end != "toml") {
+                continue;
+            }
+            let (file, text) = (path.display().to_string(), std::fs::read_to_string(&path).expect("shipped"));
+            let draft = Scenario::parse(&file, &text).expect("shipped").draft;
+            let read = [draft.tried(None), Scenario::parse(&file, &draft.text())];
+            let [table, written] = read.map(|read| read.expect("a draft of what is shipped"));
+            let shown = |scenario: Scenario| format!("{:?}", Scenario { places: None, ..scenario });
+            assert!(table.places.is_none() && shown(table) == shown(written), "{file}");
+        }
+    }
 }

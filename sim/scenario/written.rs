@@ -4,6 +4,7 @@ mod experts;
 mod fill;
 mod float8;
 mod framework;
+mod free;
 mod internevo;
 mod loss;
 mod megatron;
@@ -17,6 +18,7 @@ pub use experts::{ExpertLoad, ExpertStyle};
 pub use fill::Defaults;
 pub use float8::{Float8, LinearStyle, Recipe as Float8Recipe};
 pub use framework::{AttentionStyle, Framework, LoadBalancer, ModulesStyle, RopeStyle};
+pub(super) use free::Free;
 pub use internevo::InternEvo;
 pub use loss::{KeepLogits, Loss, LossKind, Until};
 pub use megatron::{

@@ -157,7 +157,7 @@ fn mesh(reader: &mut Reader<'_>, written: &Spanned<written::Mesh>, topology: &To
                 "write topology.slices, or a divisor of {slices} in mesh.dcn_pipeline: stages take whole slices"
             ),
         };
-        return Err(reader.plan(&Spanned::new(at, ()), problem, remedy));
+        return Err(reader.unknown(&Spanned::new(at, ()), problem, remedy));
     }
     // Seven axes of as many ranks as there may be: wider than any one of them.
     let others: u128 = [pipeline, data, transpose, context, expert, tensor].into_iter().map(u128::from).product();
@@ -300,7 +300,7 @@ fn policy(reader: &mut Reader<'_>, table: &written::Xla) -> Result<Policy, Scena
         let names: Vec<&str> = Policy::NAMED.iter().map(|(name, _)| *name).collect();
         let hint = did_you_mean(at.get_ref(), names.iter().copied().chain(["custom"]));
         let problem = format!("there is no remat_policy {:?}{hint}", at.get_ref());
-        return Err(reader.plan(at, problem, format!("write one of: {}, custom", names.join(", "))));
+        return Err(reader.unknown(at, problem, format!("write one of: {}, custom", names.join(", "))));
     };
     match written {
         Some((tensor, key)) => {

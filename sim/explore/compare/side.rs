@@ -32,7 +32,7 @@ pub struct Side {
 impl Side {
     /// Reads a side; `file` names it in errors, and paths in it are relative to that.
     pub fn read(name: &str, file: &str, text: &str) -> Result<Side, ScenarioError> {
-        let scenario = Scenario::parse(file, text)?;
+        let scenario = Scenario::proofread(file, text)?;
         let mut written: Keys = flat(scenario.draft.table()).into_iter().collect();
         written.remove(DESCRIPTION);
         for key in PATHS {

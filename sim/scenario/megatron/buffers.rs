@@ -7,6 +7,7 @@ use crate::hardware::Topology;
 use crate::program::Kernel;
 use crate::runtime::megatron::{Implementation, Overlap, Scatter};
 use crate::scenario::assumption::Written;
+use crate::scenario::change::Change;
 use crate::scenario::error::ScenarioError;
 use crate::scenario::reader::Reader;
 use crate::scenario::written::{Megatron, TensorScatter};
@@ -83,14 +84,15 @@ fn said(scatter: Scatter) -> Written {
 /// Without exchanges beside matmuls, how they are configured says nothing.
 fn means_nothing(reader: &Reader<'_>, table: &Megatron) -> Result<(), ScenarioError> {
     let remedy = |key: &str| {
-        let beside = match reader.reading(&["megatron.tp_comm_overlap = true"])[..] {
+        let overlap = Change::set("megatron.tp_comm_overlap", true);
+        let beside = match reader.reading([&overlap])[..] {
             [] => (
-                "tensor_parallel.sequence = true, megatron.tp_comm_overlap = true",
+                Change::set("tensor_parallel.sequence", true).and(overlap),
                 "write tensor_parallel.sequence = true and megatron.tp_comm_overlap = true",
             ),
-            _ => ("megatron.tp_comm_overlap = true", "write megatron.tp_comm_overlap = true"),
+            _ => (overlap, "write megatron.tp_comm_overlap = true"),
         };
-        reader.remedy(&[beside, (&format!("megatron.{key}"), "remove the key")])
+        reader.remedy(&[beside, (Change::remove(&format!("megatron.{key}")), "remove the key")])
     };
     let problem = |key: &str| format!("{key} is about exchanges beside matmuls, and there are none");
     if let Some(at) = &table.tp_comm_bulk_sm_margin {

@@ -5,6 +5,7 @@ use crate::model::ModelConfig;
 use crate::near::did_you_mean;
 use crate::runtime::eager::{Parts, WAYS, Way};
 use crate::runtime::megatron::{Block, Core, Implementation, Mesh, Sharing};
+use crate::scenario::change::Change;
 use crate::scenario::error::ScenarioError;
 use crate::scenario::reader::Reader;
 use crate::scenario::written;
@@ -76,7 +77,7 @@ fn way(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<&'static Wa
         let known: Vec<String> = WAYS.iter().map(|one| format!("\"{}\" ({})", one.name, one.about)).collect();
         let hint = did_you_mean(at.get_ref(), WAYS.iter().map(|one| one.name));
         let problem = format!("no way to share a sequence is called {:?}{hint}", at.get_ref());
-        reader.plan(at, problem, format!("write megatron.cp_comm_type = {}", known.join(" or ")))
+        reader.unknown(at, problem, format!("write megatron.cp_comm_type = {}", known.join(" or ")))
     })
 }
 
@@ -107,8 +108,8 @@ fn inner(
         }
         (_, Some(at)) => {
             let problem = format!("\"{}\" has one level, and hierarchical_context_parallel_sizes two", way.name);
-            let two = reader.reading(&["megatron.cp_comm_type = \"a2a+p2p\""]);
-            let or = if two.is_empty() { String::new() } else { format!(", or write {}", two.join(", or ")) };
+            let two = Change::set("megatron.cp_comm_type", "a2a+p2p");
+            let or = if reader.reading([&two]).is_empty() { String::new() } else { format!(", or write {two}") };
             Err(reader.plan(at, problem, format!("remove the key{or}")))
         }
         _ => Ok(1),

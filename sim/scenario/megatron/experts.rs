@@ -218,6 +218,6 @@ fn dispatcher(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<&'st
         let known: Vec<String> = DISPATCHERS.iter().map(|one| format!("\"{}\" ({})", one.name, one.about)).collect();
         let hint = did_you_mean(at.get_ref(), DISPATCHERS.iter().map(|one| one.name));
         let problem = format!("no dispatcher of tokens is called {:?}{hint}", at.get_ref());
-        reader.plan(at, problem, format!("write megatron.moe_token_dispatcher_type = {}", known.join(" or ")))
+        reader.unknown(at, problem, format!("write megatron.moe_token_dispatcher_type = {}", known.join(" or ")))
     })
 }

@@ -8,6 +8,7 @@ use crate::program::DType;
 use crate::runtime::megatron::{
     Engine, Fsdp, Gradients, Job, Matmuls, Mesh, Optimizer, Strategy, refuses, unfit, unit_size,
 };
+use crate::scenario::change::Change;
 use crate::scenario::error::ScenarioError;
 use crate::scenario::reader::Reader;
 use crate::scenario::written;
@@ -38,8 +39,8 @@ pub(super) fn asked<'t>(
                 let problem = format!("megatron.{name} is Megatron-FSDP's, which is not used");
                 let remedy = match engine {
                     Engine::Core => reader.remedy(&[
-                        ("megatron.use_megatron_fsdp = true", "write megatron.use_megatron_fsdp = true"),
-                        (&format!("megatron.{name}"), &format!("remove megatron.{name}")),
+                        (Change::set("megatron.use_megatron_fsdp", true), "write megatron.use_megatron_fsdp = true"),
+                        (Change::remove(&format!("megatron.{name}")), &format!("remove megatron.{name}")),
                     ]),
                     Engine::DeepSpeed => format!("remove {name}"),
                 };

@@ -6,6 +6,7 @@ use crate::model::ModelConfig;
 use crate::near::did_you_mean;
 use crate::runtime::megatron::{self, Engine, Job, Mesh, Pipeline};
 use crate::scenario::assumption::Written;
+use crate::scenario::change::Change;
 use crate::scenario::error::ScenarioError;
 use crate::scenario::reader::{MOST_SMALL, Reader};
 use crate::scenario::stages::is_file;
@@ -122,7 +123,7 @@ fn schedule(
     let found = order::find(at.get_ref()).map_err(|_| {
         let hint = did_you_mean(at.get_ref(), known.split(", "));
         let problem = format!("there is no schedule {:?}{hint}", at.get_ref());
-        reader.plan(at, problem, format!("write one of: {known}"))
+        reader.unknown(at, problem, format!("write one of: {known}"))
     })?;
     if engine == Engine::Core && found.name == MEGATRON_COMBINED.name {
         let problem =
@@ -161,12 +162,12 @@ fn nearest(virtual_stages: u32, halves: bool) -> &'static str {
 
 /// The change to a Megatron's schedule that is nearest, of those that the file is read with.
 fn instead(reader: &Reader<'_>, virtual_stages: u32, halves: bool) -> String {
-    let schedule = |halves| format!("pipeline.schedule = {:?}", nearest(virtual_stages, halves));
-    let local = format!("{}, megatron.implementation = \"local\"", schedule(true));
+    let schedule = |halves| Change::set("pipeline.schedule", nearest(virtual_stages, halves));
+    let local = schedule(true).and(Change::set("megatron.implementation", "local"));
     let changes = if halves { vec![schedule(true), local, schedule(false)] } else { vec![schedule(false)] };
     let reading = reader.reading(&changes).into_iter().next();
     // Where something else is wrong with the file, none is read yet.
-    reading.unwrap_or_else(|| schedule(false)).replace(", ", " and ")
+    reading.unwrap_or(&schedule(false)).to_string().replace(", ", " and ")
 }
 
 /// What does not go with the job's schedule, once all is known.
@@ -199,11 +200,10 @@ pub(in crate::scenario) fn misfit(
     let (place, remedy) = match error {
         ScheduleError::VirtualStages { remedy, .. } => {
             let count = table.and_then(|table| table.virtual_stages.as_ref()).map_or(1, |at| *at.get_ref());
-            let another = match u32::try_from(count) {
-                Ok(count) => reader.reading(&[format!("pipeline.schedule = {:?}", nearest(count, false))]),
-                Err(_) => vec![],
-            };
-            let another = another.into_iter().next().unwrap_or_else(|| "another pipeline.schedule".to_owned());
+            let another = u32::try_from(count).ok();
+            let another = another.map(|count| Change::set("pipeline.schedule", nearest(count, false)));
+            let another = reader.reading(&another).into_iter().next();
+            let another = another.map_or_else(|| "another pipeline.schedule".to_owned(), Change::to_string);
             (stages.or(name), format!("write pipeline.virtual_stages = {remedy}, or {another}"))
         }
         ScheduleError::Search { most, .. } => {

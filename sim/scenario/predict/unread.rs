@@ -57,7 +57,7 @@ pub(super) fn unread(scenario: &Scenario, answer: &Prediction, settings: Setting
     let known = predicted(answer);
     let again = Settings { remedies: false, record: false, ..settings };
     let same = |text: &String| {
-        let other = scenario.on(text).and_then(|scenario| predict(&scenario, again));
+        let other = scenario.draft.tried(Some(text)).and_then(|scenario| predict(&scenario, again));
         other.is_ok_and(|other| predicted(&other) == known)
     };
     let mut text = topology.text.clone();

@@ -2,40 +2,41 @@
 
 use toml::{Table, Value};
 
-use super::change::{Change, set, smaller_batches};
+use super::change::smaller_batches;
 use crate::runtime::megatron::{Core, CudaGraphs, Job, Loader, Recompute, Strategy};
+use crate::scenario::Change;
 
 /// No mask from the loader, where one comes that fused attention does not read.
 pub(super) fn without_mask(job: &Job) -> Option<Change> {
     let comes = matches!(job.loader, Loader::Broadcast { mask: true, .. } | Loader::EachRank { mask: true });
-    comes.then(|| set("megatron.create_attention_mask_in_dataloader", false))
+    comes.then(|| Change::set("megatron.create_attention_mask_in_dataloader", false))
 }
 
 /// Changes to a job of Megatron-Core.
 pub(super) fn changes(job: &Job) -> Vec<Change> {
     let mut list: Vec<Change> = without_mask(job).into_iter().collect();
     if job.block.recompute == Recompute::None && job.block.core != Core::Flash {
-        list.push(set("megatron.recompute", "core_attn"));
+        list.push(Change::set("megatron.recompute", "core_attn"));
     }
     if !matches!(job.block.recompute, Recompute::Uniform { .. }) {
         let uniform = Table::from_iter([("uniform".to_owned(), Value::Integer(1))]);
-        list.push(set("megatron.recompute", uniform));
+        list.push(Change::set("megatron.recompute", uniform));
     }
     if let Some(fsdp) = job.fsdp {
         if fsdp.strategy < Strategy::Parameters {
-            list.push(set("megatron.data_parallel_sharding_strategy", "optim_grads_params"));
+            list.push(Change::set("megatron.data_parallel_sharding_strategy", "optim_grads_params"));
         } else if !fsdp.double_buffer {
-            list.push(set("megatron.fsdp_double_buffer", true));
+            list.push(Change::set("megatron.fsdp_double_buffer", true));
         }
     }
     if job.graphs != CudaGraphs::None {
-        list.push(set("megatron.cuda_graph_impl", "none"));
+        list.push(Change::set("megatron.cuda_graph_impl", "none"));
     }
     if !job.optimizer.distributed && job.mesh.dp * job.mesh.cp > 1 {
-        list.push(set("megatron.distributed_optimizer", true));
+        list.push(Change::set("megatron.distributed_optimizer", true));
     }
     if !job.sequence_parallel && job.mesh.tp > 1 {
-        list.push(set("tensor_parallel.sequence", true));
+        list.push(Change::set("tensor_parallel.sequence", true));
     }
     list.extend(smaller_batches(job.batch));
     list

@@ -1,19 +1,18 @@
 //! What a user of the SPMD lane would try first.
 
-use super::change::{Change, set, smaller_batches};
+use super::change::smaller_batches;
 use crate::runtime::spmd::{Job, Policy, TENSORS};
-use crate::scenario::Scenario;
+use crate::scenario::{Change, Scenario};
 
 /// Changes to a job.
 pub(super) fn changes(scenario: &Scenario, job: &Job) -> Vec<Change> {
     let mut list = policies(scenario, job);
     let more = [4, 16].into_iter().filter(|&parts| job.vocab_tiling < parts);
-    list.extend(more.map(|parts| set("xla.num_vocab_tiling", parts as i64)));
+    list.extend(more.map(|parts| Change::set("xla.num_vocab_tiling", parts as i64)));
     // Parts of the batch that a stage computes at a time; those that do not divide it are not proposed.
     let parts = job.pipeline.into_iter().flat_map(|all| [2, 4].map(|times| all.micro_batches * times));
-    list.extend(parts.map(|parts| set("xla.num_pipeline_microbatches", parts as i64)));
+    list.extend(parts.map(|parts| Change::set("xla.num_pipeline_microbatches", parts as i64)));
     list.extend(smaller_batches(job.batch));
-    list.retain(|change| !change.is_empty());
     list
 }
 
@@ -21,7 +20,7 @@ pub(super) fn changes(scenario: &Scenario, job: &Job) -> Vec<Change> {
 fn policies(scenario: &Scenario, job: &Job) -> Vec<Change> {
     let mut list: Vec<Change> = vec![];
     if let Some(pipeline) = job.pipeline.filter(|all| all.remat == Policy::None) {
-        list.push(set("xla.set_remat_policy_on_pipeline_iterations", true));
+        list.push(Change::set("xla.set_remat_policy_on_pipeline_iterations", true));
         if pipeline.layers == job.model.layers {
             return list;
         }
@@ -33,11 +32,11 @@ fn policies(scenario: &Scenario, job: &Job) -> Vec<Change> {
     for to in ["offload", "remat"] {
         // What a block begins with is kept, or nothing could be computed again.
         let changed = custom.iter().filter(|&&tensor| to == "offload" || tensor != TENSORS[0]);
-        list.push(changed.flat_map(|tensor| set(&format!("xla.{tensor}"), to)).collect());
+        list.extend(changed.map(|tensor| Change::set(&format!("xla.{tensor}"), to)).reduce(Change::and));
     }
     for (name, policy) in Policy::NAMED {
         if matches!(name, "full" | "qkv_proj_offloaded" | "save_qkv_proj") && job.remat != policy {
-            list.push(set("xla.remat_policy", name));
+            list.push(Change::set("xla.remat_policy", name));
         }
     }
     list

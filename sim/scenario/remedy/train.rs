@@ -2,11 +2,11 @@
 
 use toml::Value;
 
-use super::change::{Change, set, smaller_batches};
+use super::change::smaller_batches;
 use crate::runtime::fsdp::{Reshard, Version};
 use crate::runtime::train::{Checkpoint, Job};
-use crate::scenario::Scenario;
 use crate::scenario::experts::filled_up;
+use crate::scenario::{Change, Scenario};
 
 /// Elements of a bucket that costs a tenth of DeepSpeed's default.
 const SMALLER_BUCKET: i64 = 50_000_000;
@@ -15,44 +15,47 @@ const SMALLER_BUCKET: i64 = 50_000_000;
 pub(super) fn changes(scenario: &Scenario, job: &Job) -> Vec<Change> {
     let mut list: Vec<Change> = vec![];
     // A policy for all blocks takes effect only where no block has one of its own.
-    let all_blocks = scenario.draft.get("fsdp.override").map(|_| ("fsdp.override".to_owned(), Value::Array(vec![])));
+    let all_blocks = |change: Change| match scenario.draft.get("fsdp.override") {
+        Some(_) => change.and(Change::set("fsdp.override", Value::Array(vec![]))),
+        None => change,
+    };
     if job.checkpoint == Checkpoint::None {
-        list.push(set("activation_checkpointing.policy", "selective_op"));
+        list.push(Change::set("activation_checkpointing.policy", "selective_op"));
     }
     if job.checkpoint != Checkpoint::Full {
-        list.push(set("activation_checkpointing.policy", "full"));
+        list.push(Change::set("activation_checkpointing.policy", "full"));
     }
     if filled_up(job).is_some() {
-        list.push(set("framework.experts", "torchtitan"));
+        list.push(Change::set("framework.experts", "torchtitan"));
     }
-    let reshard = || set("fsdp.reshard_after_forward", true).into_iter().chain(all_blocks.clone());
+    let reshard = || Change::set("fsdp.reshard_after_forward", true);
     if job.fsdp.wrap.blocks.iter().flatten().any(|&policy| policy != Reshard::Always) {
-        list.push(reshard().collect());
+        list.push(all_blocks(reshard()));
     }
     if job.fsdp.wrap.blocks.iter().any(Option::is_none) {
-        list.push(set("fsdp.wrap", "block").into_iter().chain(reshard()).collect());
+        list.push(all_blocks(Change::set("fsdp.wrap", "block").and(reshard())));
     }
     if let Some(how) = job.optimizer.slimmer() {
-        list.push(set("optimizer.implementation", how.written()));
+        list.push(Change::set("optimizer.implementation", how.written()));
     }
     if job.fsdp.replicate > 1 {
         let all = i64::from(job.fsdp.shard * job.fsdp.replicate);
-        list.push(set("mesh.dp_shard", all).into_iter().chain(set("mesh.dp_replicate", 1)).collect());
+        list.push(Change::set("mesh.dp_shard", all).and(Change::set("mesh.dp_replicate", 1)));
     }
     // Under DeepSpeed; elsewhere the table is refused.
     let stage = scenario.draft.get("zero.stage").and_then(Value::as_integer);
     if let Some(stage) = stage {
-        list.extend((stage.max(1) + 1..=3).map(|more| set("zero.stage", more)));
-        list.push(set("zero.reduce_bucket_size", SMALLER_BUCKET));
-        list.push(set("zero.overlap_comm", false));
-        list.push(set("zero.stage3_max_reuse_distance", 0));
+        list.extend((stage.max(1) + 1..=3).map(|more| Change::set("zero.stage", more)));
+        list.push(Change::set("zero.reduce_bucket_size", SMALLER_BUCKET));
+        list.push(Change::set("zero.overlap_comm", false));
+        list.push(Change::set("zero.stage3_max_reuse_distance", 0));
         let host = [("device", Value::from("cpu")), ("pin_memory", Value::from(true))];
         let host = host.map(|(key, value)| (key.to_owned(), value));
-        list.push(set("zero.offload_optimizer", Value::Table(host.into_iter().collect())));
+        list.push(Change::set("zero.offload_optimizer", Value::Table(host.into_iter().collect())));
     }
     list.extend(smaller_batches(job.batch));
     if job.fsdp.version != Version::Unsharded {
-        list.push(set("fsdp.cpu_offload", !job.fsdp.cpu_offload));
+        list.push(Change::set("fsdp.cpu_offload", !job.fsdp.cpu_offload));
     }
     list
 }

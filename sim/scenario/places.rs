@@ -1,0 +1,33 @@
+//! Where a file says what a step's length hangs on: what an error points at that comes up once the file has been read.
+
+use super::reader::Reader;
+use super::source::Source;
+use super::written;
+use crate::hardware::Place;
+
+/// Places in a scenario's file.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// How long sequences are.
+    pub sequence: Place,
+    /// Which model it is.
+    pub model: Place,
+    /// The key that makes a step longest: the number of micro-batches, else that of layers, else the model.
+    pub length: Place,
+}
+
+impl Places {
+    /// Those of a file that is being read; none in a draft.
+    pub(super) fn of(reader: &Reader<'_>, scenario: &written::Scenario) -> Option<Places> {
+        let (model, batch) = (&scenario.model, &scenario.batch);
+        let length = batch.accumulation.as_ref().or(model.get_ref().layers.as_ref());
+        match reader.source {
+            Source::Draft(_) => None,
+            Source::Text(..) => Some(Places {
+                sequence: *reader.place(&batch.sequence),
+                model: *reader.place(model),
+                length: *length.map_or_else(|| reader.place(model), |at| reader.place(at)),
+            }),
+        }
+    }
+}
