@@ -8,6 +8,7 @@ mod accumulation;
 mod assumption;
 mod autocast;
 mod batch;
+mod builder;
 mod classes;
 mod context;
 mod defaults;
@@ -50,6 +51,7 @@ mod xla;
 mod zero;
 
 pub use assumption::{Assumption, Taken, Written};
+pub use builder::Builder;
 pub use defaults::flat;
 pub use draft::{Draft, reason};
 pub use entry::{Rerun, Runtime};

@@ -17,7 +17,25 @@ use crate::files::one_line;
 use crate::hardware::{Place, Topology};
 use crate::runtime::{Job, Parts};
 
-/// A scenario, fully decided.
+/// A scenario, fully decided: which model, on which machine, trained how.
+///
+/// It is read from a file ([`Scenario::load`], [`Scenario::parse`]) or built in Rust ([`Scenario::builder`]). Either way every default
+/// that was taken is listed in [`Scenario::assumptions`].
+///
+/// ```
+/// use windtunnel::Scenario;
+///
+/// let scenario = Scenario::load("scenarios/llama3.1-8b-fsdp2-8xh100.toml")?;
+/// assert_eq!(scenario.runtime.written(), "fsdp2");
+/// for line in scenario.assumption_lines() {
+///     println!("{line}");
+/// }
+///
+/// // Errors name the place in the file and what to write.
+/// let error = Scenario::parse("mine.toml", "runtime = \"fsdp3\"").unwrap_err();
+/// assert!(error.to_string().contains("mine.toml"));
+/// # Ok::<(), windtunnel::ScenarioError>(())
+/// ```
 #[derive(Debug)]
 pub struct Scenario {
     /// The file it came from.
@@ -31,24 +49,34 @@ pub struct Scenario {
     /// Its measured costs.
     pub profile: Profile,
     /// Clock regime.
+    #[doc(hidden)]
     pub regime: Regime,
     /// Software settings that costs depend on.
+    #[doc(hidden)]
     pub software: Software,
     /// `CUDA_LAUNCH_BLOCKING`.
+    #[doc(hidden)]
     pub launch_blocking: bool,
     /// Whether the device takes what all streams are given from one queue (`CUDA_DEVICE_MAX_CONNECTIONS=1`).
+    #[doc(hidden)]
     pub one_queue: bool,
+    #[doc(hidden)]
     /// The job.
     pub job: Job,
     /// `expandable_segments`.
+    #[doc(hidden)]
     pub expandable_segments: bool,
     /// Its keys, to change: what every what-if is made of.
+    #[doc(hidden)]
     pub draft: Draft,
     /// Where the file says how long sequences are: what to point at when a step turns out too long.
+    #[doc(hidden)]
     pub sequence_at: Place,
     /// Where the file names the model.
+    #[doc(hidden)]
     pub model_at: Place,
     /// Where the key that makes a step longest is written: the number of micro-batches, or the model.
+    #[doc(hidden)]
     pub length_at: Place,
     /// What the file left open, and what was taken for it.
     pub assumptions: Vec<Assumption>,
@@ -72,7 +100,8 @@ impl Draft {
 
 impl Scenario {
     /// Reads a scenario file.
-    pub fn load(path: &Path) -> Result<Scenario, ScenarioError> {
+    pub fn load(path: impl AsRef<Path>) -> Result<Scenario, ScenarioError> {
+        let path = path.as_ref();
         let file = path.display().to_string();
         let text = crate::files::text(path)
             .map_err(|error| ScenarioError::Unreadable { path: file.clone(), reason: error.to_string() })?;
@@ -105,6 +134,7 @@ impl Scenario {
 
 impl Scenario {
     /// The same scenario with another job: a what-if.
+    #[doc(hidden)]
     pub fn with(&self, job: Job, expandable_segments: bool) -> Scenario {
         Scenario {
             file: self.file.clone(),
