@@ -77,16 +77,18 @@ pub use memory::report::Live;
 #[doc(inline)]
 pub use memory::{Breakdown as MemoryBreakdown, MemoryReport, Phase};
 #[doc(inline)]
+pub use model::huggingface::ModelError;
+#[doc(inline)]
 pub use program::{Category, HostMemory};
 #[doc(inline)]
 pub use report::{Ran, Report, Trace};
 #[doc(inline)]
-pub use scenario::predict::{Alike, DeviceMemory, Host, Mfu, Part, Settings, Verdict};
+pub use scenario::predict::{Alike, DeviceMemory, Host, Mfu, Part, Settings, Verdict, predict};
 #[doc(inline)]
 pub use scenario::remedy::Remedy;
 #[doc(inline)]
 pub use scenario::{
-    Assumption, Builder, Idle, Measured, Prediction, Rerun, Runtime, Scenario, ScenarioError, Taken, Written, predict,
+    Assumption, Builder, Idle, Measured, Prediction, Rerun, Runtime, Scenario, ScenarioError, Taken, Written,
 };
 #[doc(inline)]
 pub use units::{Bandwidth, Bytes, FlopRate, Flops, Frequency, Power, Time, UnitError};
@@ -94,11 +96,9 @@ pub use units::{Bandwidth, Bytes, FlopRate, Flops, Frequency, Power, Time, UnitE
 /// The parts of a [`Topology`], and the shipped ones.
 pub mod machine {
     #[doc(inline)]
-    pub use crate::hardware::registry::Listed;
+    pub use crate::hardware::registry::{Listed, registry};
     #[doc(inline)]
-    pub use crate::hardware::{
-        Axis, Chip, Fact, HardwareError, Level, LevelKind, Node, Peak, Reach, Size, Vendor, registry,
-    };
+    pub use crate::hardware::{Axis, Chip, Fact, HardwareError, Level, LevelKind, Node, Peak, Reach, Size, Vendor};
 }
 
 /// The parts of a [`Report`], which are the sections of the JSON that `windtunnel run --json` writes. `docs/json.md` describes them.
@@ -106,14 +106,14 @@ pub mod json {
     #[doc(inline)]
     pub use crate::report::layout::{
         Breakdown, FORMAT, KeyWithoutEffect, Live, Memory, Mfu, Model, Part, Phase, Question, Remedy, RunsLikeIt,
-        Stage, StartUp, Topology,
+        SCHEMA, Stage, StartUp, Topology,
     };
 }
 
 /// Every key that a scenario may have: what it takes, and which frameworks read it.
 pub mod keys {
     #[doc(inline)]
-    pub use crate::scenario::keys::{Choice, Group, Key, Kind, TABLES, Table, table};
+    pub use crate::scenario::keys::{Choice, Group, Key, Kind, SCHEMA, TABLES, Table, table};
 }
 
 // Internal: public for the workspace's own members alone, hidden from the library's pages, and no promise is kept about them. They

@@ -16,6 +16,9 @@ mod tests;
 /// Version of this layout. It rises when a key changes its meaning or goes; a new key alone does not raise it.
 pub const FORMAT: u32 = 1;
 
+/// The JSON Schema of this layout, `docs/schema/report-1.json`.
+pub const SCHEMA: &str = include_str!("../../docs/schema/report-1.json");
+
 /// A prediction with the scenario that it is of: what `windtunnel run --json` writes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(test, derive(JsonSchema))]
