@@ -3,6 +3,7 @@
 
 mod format;
 pub mod json;
+pub mod layout;
 pub mod pipeline;
 pub mod profile;
 pub mod questions;
@@ -10,4 +11,5 @@ mod start_up;
 pub mod text;
 pub mod trace;
 
-pub use trace::Trace;
+pub use layout::Report;
+pub use trace::{Ran, Trace};

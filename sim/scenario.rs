@@ -8,6 +8,7 @@ mod accumulation;
 mod assumption;
 mod autocast;
 mod batch;
+mod builder;
 mod change;
 mod classes;
 mod context;
@@ -54,6 +55,7 @@ mod xla;
 mod zero;
 
 pub use assumption::{Assumption, Taken, Written};
+pub use builder::Builder;
 pub use change::Change;
 pub use defaults::flat;
 pub use draft::{Draft, reason};

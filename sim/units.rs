@@ -21,6 +21,19 @@ pub use finite::Finite;
 pub use physical::physical;
 
 /// A number of bytes \[B\].
+///
+/// ```
+/// use windtunnel::{Bandwidth, Bytes, Time};
+///
+/// let size = Bytes::parse("80 GiB")?;
+/// assert_eq!(size, Bytes(80 << 30));
+/// assert_eq!(size.to_string(), "80.0 GiB");
+/// // Bytes over a bandwidth are a time.
+/// let time: Time = Bytes(1_000_000) / Bandwidth::parse("1 GB/s")?;
+/// assert_eq!(time, Time::parse("1 ms")?);
+/// assert_eq!(time.millis(), 1.0);
+/// # Ok::<(), windtunnel::UnitError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(pub u64);
 

@@ -12,7 +12,7 @@ use crate::defaults;
 use crate::every_key::{keys, plans};
 use crate::make::FILE;
 
-fn rows() -> impl Iterator<Item = (&'static Table, &'static Key)> {
+pub fn rows() -> impl Iterator<Item = (&'static Table, &'static Key)> {
     TABLES.into_iter().flat_map(|table| table.keys.iter().map(move |key| (table, key)))
 }
 
@@ -231,7 +231,8 @@ fn page() -> String {
     let mut page = String::from(
         "# Keys of a scenario\n\nWritten from `sim/scenario/keys.rs` and `tests/defaults.tsv` by `UPDATE=1 cargo test keys`. A default is what is \
          taken where the file leaves the key out; `tests/defaults.tsv` says on what grounds. A framework refuses keys that it does not \
-         read.\n",
+         read.\n\n[schema/scenario.json](schema/scenario.json) is the same as a JSON Schema, which `windtunnel show schema scenario` prints. \
+         With a line `#:schema PATH` at its top, a scenario file is completed and checked by editors that read TOML through taplo.\n",
     );
     let taken = taken();
     for table in TABLES {

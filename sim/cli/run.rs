@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use super::{Failure, Json, Outcome, Written, output};
 use windtunnel::files::Output;
-use windtunnel::report::{Trace, json, text};
+use windtunnel::report::{json, text};
 use windtunnel::scenario::predict::{Settings, Verdict};
 use windtunnel::scenario::{Prediction, Scenario, predict};
 
@@ -53,9 +53,7 @@ pub fn run(args: &Args) -> Outcome {
 pub(super) fn write_trace(file: Option<Output>, scenario: &Scenario, answer: &Prediction) -> Written {
     let mut written = Written::default();
     if let Some(file) = file {
-        let (programs, class_of) = (answer.programs(), answer.class_of.clone());
-        let trace =
-            Trace { scenario: &scenario.description, programs, class_of, timeline: &answer.timeline, from_step: None };
+        let trace = answer.trace(scenario);
         written.write_with(file, ": open it at ui.perfetto.dev or chrome://tracing", |out| trace.write(out));
     }
     written

@@ -1,5 +1,5 @@
 //! `windtunnel show model|plan|program|memory|costs SCENARIO`: the stages on the way to a prediction; and
-//! `windtunnel show schedule NAME`.
+//! `windtunnel show schedule NAME` and `windtunnel show schema scenario|report`.
 
 mod plan;
 
@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::{Failure, Outcome, print, schedule};
+use super::{Failure, Outcome, print, print_json, schedule};
 use plan::plan;
 use windtunnel::cost::Basis;
 use windtunnel::model::block;
@@ -15,7 +15,9 @@ use windtunnel::model::graph::{Graph, OpKind};
 use windtunnel::model::tensor::TensorParallel;
 use windtunnel::model::{Layer, ModelConfig, head, unpad::unpad};
 use windtunnel::program::{Collective, Dispatch, ExchangeId, Instr, Mark, Program, Work};
+use windtunnel::report::layout;
 use windtunnel::report::text::table;
+use windtunnel::scenario::keys;
 use windtunnel::scenario::predict::{Class, Settings};
 use windtunnel::scenario::{Prediction, Scenario, predict};
 
@@ -68,6 +70,23 @@ enum Stage {
     Costs(Staged),
     /// A pipeline schedule by name or from a CSV file.
     Schedule(schedule::Args),
+    /// The JSON Schema of a scenario file or of the report that --json writes, for editors and for checks.
+    Schema(Schema),
+}
+
+#[derive(Debug, clap::Args)]
+struct Schema {
+    /// Of which file.
+    of: Described,
+}
+
+/// A file that has a schema.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Described {
+    /// A scenario.
+    Scenario,
+    /// The report of `run --json`.
+    Report,
 }
 
 /// Instructions that are printed at a time.
@@ -104,6 +123,13 @@ pub fn run(args: &Args) -> Outcome {
             costs(&answer.classes[args.of(answer.classes.len())?.unwrap_or(0)])
         }
         Stage::Schedule(args) => schedule::show(args)?,
+        Stage::Schema(args) => {
+            print_json(match args.of {
+                Described::Scenario => keys::SCHEMA,
+                Described::Report => layout::SCHEMA,
+            })?;
+            return Ok(ExitCode::SUCCESS);
+        }
     };
     print(&text)?;
     Ok(ExitCode::SUCCESS)

@@ -191,7 +191,16 @@ pub struct Layout {
     pub evidence: super::Evidence,
 }
 
-/// A profile, checked.
+/// What kernels, collectives and host calls cost on one chip and its fabric, by measurement.
+///
+/// ```
+/// use windtunnel::Profile;
+///
+/// let profile = Profile::find("h100-sxm-80gb")?;
+/// println!("{}: {}, {} in bf16", profile.name, profile.summary, profile.bf16_peak());
+/// assert!(Profile::names().contains(&"h100-sxm-80gb"));
+/// # Ok::<(), windtunnel::ProfileError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Profile {
     /// Its name, such as `h200-sxm-141gb`.
@@ -199,42 +208,61 @@ pub struct Profile {
     /// One sentence on what it is and whence.
     pub summary: String,
     /// What the points were measured on.
+    #[doc(hidden)]
     pub machine: Machine,
     /// Matmuls in bf16 and fp16.
+    #[doc(hidden)]
     pub bf16: Matmul,
     /// Matmuls in fp8.
+    #[doc(hidden)]
     pub fp8: Matmul,
     /// Matmuls in tf32.
+    #[doc(hidden)]
     pub tf32: Matmul,
     /// Matmuls in true fp32.
+    #[doc(hidden)]
     pub fp32: Matmul,
     /// Other releases of cuBLAS.
+    #[doc(hidden)]
     pub cublas: Vec<Cublas>,
     /// Batched matmuls of rows that are not aligned, where somebody measured them.
+    #[doc(hidden)]
     pub batched: Option<Batched>,
     /// DeepEP's kernels, where somebody measured them.
+    #[doc(hidden)]
     pub deepep: Option<DeepEp>,
     /// Gradient layouts.
+    #[doc(hidden)]
     pub layout: Layout,
     /// What fusion adds to the matmuls of a program compiled whole, where it was measured.
+    #[doc(hidden)]
     pub fusion: Option<Fusion>,
     /// Sustained over burst clocks.
+    #[doc(hidden)]
     pub clock: Clock,
     /// Attention.
+    #[doc(hidden)]
     pub attention: Attention,
     /// Memory-bound kernels.
+    #[doc(hidden)]
     pub memory: Memory,
     /// Host costs; none for a chip that runs programs compiled whole.
+    #[doc(hidden)]
     pub host: Option<Host>,
     /// How long after an event a stream that waits for it goes on; none for a chip that runs programs compiled whole.
+    #[doc(hidden)]
     pub event: Option<Class>,
     /// What a program compiled whole loses each time that its host waits for it before starting more.
+    #[doc(hidden)]
     pub host_sync: Option<Class>,
     /// Memory that no tensor owns.
+    #[doc(hidden)]
     pub overheads: Overheads,
     /// Interference of collectives with compute.
+    #[doc(hidden)]
     pub overlap: Overlap,
     /// Collectives.
+    #[doc(hidden)]
     pub collectives: Collectives,
 }
 
@@ -289,6 +317,7 @@ impl Profile {
     }
 
     /// Checks a profile's text and puts it in a file, all of it or nothing: what was there before is replaced at once.
+    #[doc(hidden)]
     pub fn save(output: Output, text: &str) -> Result<Profile, ProfileError> {
         let profile = Profile::parse(&output.path().display().to_string(), text)?;
         output.write(text)?;
@@ -296,6 +325,7 @@ impl Profile {
     }
 
     /// Gets ready to write a profile; with the name that it has by its file.
+    #[doc(hidden)]
     pub fn output(path: &Path) -> Result<(Output, String), ProfileError> {
         let named = path.file_stem().and_then(|stem| stem.to_str());
         match named.filter(|_| path.extension().is_some_and(|ending| ending == "toml")) {
@@ -387,6 +417,7 @@ impl Profile {
 
 impl Profile {
     /// The same with links inside the node of another bandwidth than the one that was measured.
+    #[doc(hidden)]
     pub fn on_link(mut self, link: Bandwidth) -> Profile {
         self.collectives.on_link(link);
         self

@@ -131,7 +131,8 @@ pub struct MarkTime {
     pub device: Option<Time>,
 }
 
-/// The result of a run.
+/// What happened when: the end of each simulated step, and where the last one went on each simulated rank. What ran on which stream is
+/// [`Prediction::ran`](crate::scenario::Prediction::ran).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeline {
     /// Length of the last step \[ps\]: the time between the ends of the last two steps. A step ends when the hosts of
@@ -144,18 +145,24 @@ pub struct Timeline {
     /// Where the last step went, by simulated rank; each sums to `step`.
     pub breakdown: Vec<Breakdown>,
     /// Busy time of each part in the last step, by class of ranks, on the first rank of the class.
+    #[doc(hidden)]
     pub busy: Vec<Busy>,
     /// When marks were passed, by class, step and mark.
+    #[doc(hidden)]
     pub marks: Vec<MarkTime>,
     /// Everything that ran, by rank, stream and start; empty unless recorded.
+    #[doc(hidden)]
     pub spans: Vec<Span>,
     /// When the host began the last step \[ps\], by class (on its first rank); empty unless recorded.
+    #[doc(hidden)]
     pub host_begins: Vec<Time>,
     /// When each instruction of the last step took effect on the host \[ps\], by class (on its first rank) and by index
     /// in the program's `step`; empty unless recorded. A launch takes effect when it has been paid for and the stream has
     /// room, a wait when it is over, everything else when it has been paid for.
+    #[doc(hidden)]
     pub host_times: Vec<Vec<Time>>,
     /// Number of events processed.
+    #[doc(hidden)]
     pub events: u64,
 }
 

@@ -104,6 +104,7 @@ impl Ceiling {
     }
 
     /// Takes what the compiler fits onto the way there, once it has been asked.
+    #[doc(hidden)]
     pub fn heard(&mut self, draft: &Draft) -> Result<(), ScenarioError> {
         let (Some(fits), _) = self.compiled() else { return Ok(()) };
         let sequence = fits.sequence;

@@ -45,6 +45,7 @@ impl Point {
     }
 
     /// Flies a draft at a sequence length.
+    #[doc(hidden)]
     pub fn fly(draft: &Draft, sequence: u64) -> Result<Point, ScenarioError> {
         let mut draft = draft.clone();
         draft.set("batch.sequence", i64::try_from(sequence).unwrap_or(i64::MAX));

@@ -26,6 +26,7 @@ pub struct Spread {
 
 impl Topology {
     /// How a group of `size` ranks, `stride` apart, is spread over nodes.
+    #[doc(hidden)]
     pub fn spread(&self, size: u32, stride: u32) -> Spread {
         spread(size, stride, self.node.chips, self.chips())
     }

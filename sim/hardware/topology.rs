@@ -3,6 +3,20 @@
 use crate::units::{Bandwidth, Bytes, FlopRate, Frequency, Power, Time};
 
 /// A machine of a certain size.
+///
+/// ```
+/// use windtunnel::Topology;
+/// use windtunnel::machine::{Size, registry};
+///
+/// let machine = Topology::load("h100-sxm-80gb", &Size::Nodes(4))?;
+/// assert_eq!(machine.chips(), 32);
+/// assert_eq!(machine.chip.memory_bandwidth.to_string(), "3.35 TB/s");
+/// for fact in &machine.facts {
+///     println!("{} = {}: {}", fact.name, fact.value, fact.source);
+/// }
+/// assert!(registry().iter().any(|listed| listed.name == machine.name));
+/// # Ok::<(), windtunnel::machine::HardwareError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
     /// Name of the family, such as `h200-sxm-141gb`.

@@ -178,6 +178,7 @@ impl Topology {
     /// How a group of `size` ranks, `stride` apart, lies on the slices; none where the machine is no torus. `mesh` holds
     /// the sizes of the logical axes within one slice, outermost first; without the right ones the group itself is taken
     /// as one axis between two others.
+    #[doc(hidden)]
     pub fn on_torus(&self, size: u32, stride: u32, mesh: &[u32]) -> Option<OnTorus> {
         let is_torus = |level: &&Level| matches!(level.kind, LevelKind::Torus { .. });
         self.fabric.iter().find(is_torus)?;

@@ -91,25 +91,31 @@ pub struct MemoryReport {
     /// Bytes by category at the peak.
     pub breakdown: Breakdown,
     /// Where among the step's instructions most bytes are asked for; none where a request failed in the step itself.
+    #[doc(hidden)]
     pub peak_at: Option<usize>,
     /// Phases of the reported step.
     pub phases: Vec<Phase>,
     /// Hooks of the reported step, with phase ends in between (`phase_end`).
+    #[doc(hidden)]
     pub hooks: Vec<HookSample>,
     /// Bytes taken from the device, by stream.
+    #[doc(hidden)]
     pub reserved_by_stream: Vec<Bytes>,
     /// How often cached segments had to be given back in the reported step.
     pub retries: u32,
     /// Calls to the device for memory in the reported step.
+    #[doc(hidden)]
     pub calls: DeviceCalls,
     /// Whether a compiler gave memory out before the program ran: what does not fit is refused then.
     pub compiled: bool,
     /// The request that failed, if one did, with the step it failed in.
+    #[doc(hidden)]
     pub out_of_memory: Option<(OutOfMemory, u32)>,
 }
 
 impl MemoryReport {
     /// What of the program is live at the peak, largest first.
+    #[doc(hidden)]
     pub fn live(&self, program: &Program) -> Vec<Live> {
         self.peak_at.map_or(vec![], |at| live_at(program, at))
     }

@@ -1,4 +1,4 @@
-//! The forward of one decoder block, as a list of operators; that of the embedding is [`embedding`]'s.
+//! The forward of one decoder block, as a list of operators; that of the embedding is [`embedding`](fn@embedding)'s.
 //!
 //! Operators follow torchtitan's Llama (`torchtitan/models/llama3/model.py`): separate or fused projections, complex
 //! rotary embedding in fp32, fused attention, a gated or plain feed-forward, residual sums out of place. The order of

@@ -1,111 +1,146 @@
 //! The report a program reads: everything the text says and more, with units in the names.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use super::layout::{
+    FORMAT, KeyWithoutEffect, Live, Memory, Mfu, Model, Part, Phase, Question, Remedy, Report, RunsLikeIt, Topology,
+};
 use super::{pipeline, start_up};
-use crate::scenario::{Prediction, Scenario};
-use crate::units::{Bytes, Time};
-
-/// Version of the layout below; raised when a key changes its meaning.
-const FORMAT: u32 = 1;
-
-fn seconds(time: Time) -> Value {
-    json!(time.seconds())
-}
-
-fn bytes(count: Bytes) -> Value {
-    json!(count.0)
-}
+use crate::scenario::{Idle, Prediction, Scenario, predict};
 
 /// The prediction as JSON.
 pub fn report(scenario: &Scenario, answer: &Prediction) -> Value {
-    let memory = &answer.memory;
-    let questions: Vec<Value> = super::questions::questions(scenario, answer)
-        .into_iter()
-        .map(|(question, reply)| json!({"question": question, "answer": reply}))
-        .collect();
-    let mut report = json!({
-        "format": FORMAT,
-        "windtunnel": env!("CARGO_PKG_VERSION"),
-        "scenario": scenario.file,
-        "description": scenario.description,
-        "lane": scenario.runtime.lane(),
-        "model": {"name": scenario.job.model().name, "parameters": scenario.job.model().params().total},
-        "topology": {"name": scenario.topology.name, "chips": scenario.topology.chips(), "nodes": scenario.topology.nodes},
-        "step_time_s": seconds(answer.step),
-        "step_time_interval_80_s": [seconds(answer.interval.0), seconds(answer.interval.1)],
-        "tokens_per_step": answer.tokens,
-        "sequences_per_step": answer.tokens / scenario.job.seq().max(1),
-        "tokens_per_second_per_chip": answer.tokens_per_second_per_chip(scenario.topology.chips()),
-        "bubble": pipeline::bubble(scenario, answer),
-        "bound_by": answer.bound(),
-        "breakdown_s": {
-            "compute": seconds(answer.breakdown.compute),
-            "exposed_communication": seconds(answer.breakdown.exposed_communication),
-            "bubble": seconds(answer.breakdown.bubble),
-            "host_bound": seconds(answer.breakdown.host_bound),
-            "waiting": seconds(answer.breakdown.waiting),
-        },
-        "stages": pipeline::json(scenario, answer),
-        "start_up": start_up::json(scenario, answer),
-        "mfu": answer.mfu.iter().map(|mfu| json!({
-            "convention": mfu.name, "formula": mfu.formula, "utilisation": mfu.utilisation,
-            "flops_per_step": mfu.flops.0.to_string(),
-        })).collect::<Vec<_>>(),
-        "memory": {
-            "fits": memory.fits(),
-            "verdict": memory.verdict().to_string(),
-            "fits_beyond_doubt": memory.fits_beyond_doubt(),
-            "may_fit": memory.may_fit(),
-            "doubt_bytes": bytes(memory.doubt),
-            "allocated_bytes": bytes(memory.report.peak_allocated),
-            "reserved_bytes": bytes(memory.report.peak_reserved),
-            "device_total_bytes": bytes(memory.device_total()),
-            "outside_allocator_bytes": bytes(memory.outside),
-            "capacity_bytes": bytes(memory.capacity),
-            "shortfall_bytes": bytes(memory.shortfall()),
-            "allocator_retries": memory.report.retries,
-            "peak_phase": memory.report.peak_phase,
-            "breakdown_bytes": memory.report.breakdown.sorted().into_iter()
-                .map(|(category, count)| (category.label().to_owned(), bytes(count)))
-                .collect::<serde_json::Map<_, _>>(),
-            "phases": memory.report.phases.iter().map(|phase| json!({
-                "name": phase.name, "peak_allocated_bytes": bytes(phase.peak_allocated),
-                "end_allocated_bytes": bytes(phase.end_allocated),
-            })).collect::<Vec<_>>(),
-            "live_at_peak": memory.report.live(&answer.classes[answer.tightest].program).iter().map(|live| json!({
-                "name": live.name, "category": live.category.label(), "count": live.count, "bytes": bytes(live.bytes),
-            })).collect::<Vec<_>>(),
-            "remedies": memory.remedies.iter().map(|remedy| json!({
-                "change": remedy.change, "device_total_bytes": bytes(remedy.device_total),
-            })).collect::<Vec<_>>(),
-        },
-        "parts": answer.parts.iter().map(|part| json!({
-            "group": part.group, "name": part.name, "count": part.count, "busy_s": seconds(part.busy),
-            "exposed_s": seconds(part.exposed), "basis": part.basis.label(),
-        })).collect::<Vec<_>>(),
-        "evidence": answer.shares.iter()
-            .map(|(basis, share)| (basis.label().to_owned(), json!(share)))
-            .collect::<serde_json::Map<_, _>>(),
-        "questions": questions,
-        "assumptions": scenario.assumption_lines(),
-    });
-    report["residual_half_width"] = json!(answer.residual);
-    report["runs_like_it"] = json!({
-        "configurations": answer.alike.runs, "models": answer.alike.families, "median_error": answer.alike.bias,
-    });
-    report["allocator_stall_s"] = seconds(answer.stall);
-    report["topology_without_effect"] = json!(answer.unread.iter().map(|fact| &fact.key).collect::<Vec<_>>());
-    report["keys_without_effect"] =
-        scenario.idle.iter().chain(&answer.idle).map(|idle| json!({"key": idle.key, "why": idle.why})).collect();
-    if let Some(host) = memory.host {
-        report["memory"]["host_bytes"] = bytes(host.rank.all);
-        report["memory"]["host_pinned_bytes"] = bytes(host.rank.pinned);
-        report["memory"]["host_bytes_per_node"] = bytes(host.wanted());
-        report["memory"]["host_capacity_bytes"] = json!(host.capacity.map(|has| has.0));
-        if host.rank.files.0 > 0 {
-            report["memory"]["disk_bytes"] = bytes(host.rank.files);
+    answer.report(scenario).json()
+}
+
+impl Prediction {
+    /// The report of this prediction as plain data, which serde writes in the layout of `windtunnel run --json`.
+    pub fn report(&self, scenario: &Scenario) -> Report {
+        let (job, topology) = (&scenario.job, &scenario.topology);
+        let idle = scenario.idle.iter().chain(&self.idle);
+        Report {
+            allocator_stall_s: self.stall.seconds(),
+            assumptions: scenario.assumption_lines(),
+            bound_by: self.bound(),
+            breakdown_s: pipeline::breakdown(&self.breakdown),
+            bubble: pipeline::bubble(scenario, self),
+            description: scenario.description.clone(),
+            evidence: self.shares.iter().map(|(basis, share)| (basis.label(), *share)).collect(),
+            format: FORMAT,
+            keys_without_effect: idle
+                .map(|Idle { key, why }| KeyWithoutEffect { key: key.clone(), why: why.clone() })
+                .collect(),
+            lane: scenario.runtime.lane(),
+            memory: memory(self),
+            mfu: mfu(self),
+            model: Model { name: job.model().name.clone(), parameters: job.model().params().total },
+            parts: parts(self),
+            questions: super::questions::questions(scenario, self)
+                .into_iter()
+                .map(|(question, answer)| Question { answer, question })
+                .collect(),
+            residual_half_width: self.residual,
+            runs_like_it: RunsLikeIt {
+                configurations: self.alike.runs,
+                median_error: self.alike.bias,
+                models: self.alike.families,
+            },
+            scenario: scenario.file.clone(),
+            sequences_per_step: self.tokens / job.seq().max(1),
+            stages: pipeline::stages(scenario, self),
+            start_up: start_up::report(scenario, self),
+            step_time_interval_80_s: [self.interval.0.seconds(), self.interval.1.seconds()],
+            step_time_s: self.step.seconds(),
+            tokens_per_second_per_chip: self.tokens_per_second_per_chip(topology.chips()),
+            tokens_per_step: self.tokens,
+            topology: Topology { chips: topology.chips(), name: topology.name.clone(), nodes: topology.nodes },
+            topology_without_effect: self.unread.iter().map(|fact| fact.key.clone()).collect(),
+            windtunnel: env!("CARGO_PKG_VERSION"),
         }
     }
-    report
+}
+
+impl Report {
+    /// The report as a JSON value. `{:#}` prints it as `--json` does.
+    pub fn json(&self) -> Value {
+        serde_json::to_value(self).expect("every key of a report is text, and nothing else fails")
+    }
+}
+
+fn memory(answer: &Prediction) -> Memory {
+    let memory = &answer.memory;
+    let report = &memory.report;
+    let host = memory.host;
+    Memory {
+        allocated_bytes: report.peak_allocated.0,
+        allocator_retries: report.retries,
+        breakdown_bytes: report
+            .breakdown
+            .sorted()
+            .into_iter()
+            .map(|(category, count)| (category.label(), count.0))
+            .collect(),
+        capacity_bytes: memory.capacity.0,
+        device_total_bytes: memory.device_total().0,
+        disk_bytes: host.map(|host| host.rank.files.0).filter(|&files| files > 0),
+        doubt_bytes: memory.doubt.0,
+        fits: memory.fits(),
+        fits_beyond_doubt: memory.fits_beyond_doubt(),
+        host_bytes: host.map(|host| host.rank.all.0),
+        host_bytes_per_node: host.map(|host| host.wanted().0),
+        host_capacity_bytes: host.map(|host| host.capacity.map(|has| has.0)),
+        host_pinned_bytes: host.map(|host| host.rank.pinned.0),
+        live_at_peak: answer
+            .live()
+            .into_iter()
+            .map(|live| Live {
+                bytes: live.bytes.0,
+                category: live.category.label(),
+                count: live.count,
+                name: live.name,
+            })
+            .collect(),
+        may_fit: memory.may_fit(),
+        outside_allocator_bytes: memory.outside.0,
+        peak_phase: report.peak_phase.clone(),
+        phases: report
+            .phases
+            .iter()
+            .map(|phase| Phase {
+                end_allocated_bytes: phase.end_allocated.0,
+                name: phase.name.clone(),
+                peak_allocated_bytes: phase.peak_allocated.0,
+            })
+            .collect(),
+        remedies: memory
+            .remedies
+            .iter()
+            .map(|remedy| Remedy { change: remedy.change.clone(), device_total_bytes: remedy.device_total.0 })
+            .collect(),
+        reserved_bytes: report.peak_reserved.0,
+        shortfall_bytes: memory.shortfall().0,
+        verdict: memory.verdict().to_string(),
+    }
+}
+
+fn mfu(answer: &Prediction) -> Vec<Mfu> {
+    let one = |mfu: &predict::Mfu| Mfu {
+        convention: mfu.name,
+        flops_per_step: mfu.flops.0.to_string(),
+        formula: mfu.formula,
+        utilisation: mfu.utilisation,
+    };
+    answer.mfu.iter().map(one).collect()
+}
+
+fn parts(answer: &Prediction) -> Vec<Part> {
+    let one = |part: &predict::Part| Part {
+        basis: part.basis.label(),
+        busy_s: part.busy.seconds(),
+        count: part.count,
+        exposed_s: part.exposed.seconds(),
+        group: part.group,
+        name: part.name.clone(),
+    };
+    answer.parts.iter().map(one).collect()
 }

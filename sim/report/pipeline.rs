@@ -1,8 +1,8 @@
 //! The stages of a pipeline: what each rank of it holds, and how it spends the step.
 
-use serde_json::{Value, json};
-
 use super::format::{gib, percent, table};
+use super::layout::{Breakdown, Stage};
+use crate::engine;
 use crate::runtime::Parts;
 use crate::scenario::predict::Class;
 use crate::scenario::{Prediction, Scenario};
@@ -44,26 +44,31 @@ pub fn text(scenario: &Scenario, answer: &Prediction) -> Option<String> {
 }
 
 /// The same for a program; an empty list where all ranks are alike.
-pub fn json(scenario: &Scenario, answer: &Prediction) -> Value {
-    let class = |(stage, class): (u32, &Class)| {
-        let (memory, split) = (&class.memory, &class.breakdown);
-        json!({
-            "pipeline_rank": stage,
-            "ranks": class.ranks,
-            "layers": scenario.job.layers_of(stage),
-            "fits": memory.fits(),
-            "allocated_bytes": memory.report.peak_allocated.0,
-            "reserved_bytes": memory.report.peak_reserved.0,
-            "device_total_bytes": memory.device_total().0,
-            "breakdown_s": {
-                "compute": split.compute.seconds(),
-                "exposed_communication": split.exposed_communication.seconds(),
-                "bubble": split.bubble.seconds(),
-                "host_bound": split.host_bound.seconds(),
-                "waiting": split.waiting.seconds(),
-            },
-        })
+pub(super) fn stages(scenario: &Scenario, answer: &Prediction) -> Vec<Stage> {
+    let stage = |(stage, class): (u32, &Class)| {
+        let memory = &class.memory;
+        Stage {
+            allocated_bytes: memory.report.peak_allocated.0,
+            breakdown_s: breakdown(&class.breakdown),
+            device_total_bytes: memory.device_total().0,
+            fits: memory.fits(),
+            layers: scenario.job.layers_of(stage),
+            pipeline_rank: stage,
+            ranks: class.ranks,
+            reserved_bytes: memory.report.peak_reserved.0,
+        }
     };
     let alike = answer.classes.len() < 2;
-    Value::Array(if alike { vec![] } else { (0..).zip(&answer.classes).map(class).collect() })
+    if alike { vec![] } else { (0..).zip(&answer.classes).map(stage).collect() }
+}
+
+/// Where a step's time went, for a program.
+pub(super) fn breakdown(split: &engine::Breakdown) -> Breakdown {
+    Breakdown {
+        bubble: split.bubble.seconds(),
+        compute: split.compute.seconds(),
+        exposed_communication: split.exposed_communication.seconds(),
+        host_bound: split.host_bound.seconds(),
+        waiting: split.waiting.seconds(),
+    }
 }

@@ -2,9 +2,8 @@
 
 use std::fmt::{self, Write};
 
-use serde_json::{Value, json};
-
 use super::format::percent;
+use super::layout::StartUp;
 use crate::program::Dispatch;
 use crate::runtime::Parts;
 use crate::runtime::spmd::{self, Run};
@@ -77,21 +76,22 @@ pub(super) fn text(out: &mut String, scenario: &Scenario, answer: &Prediction) -
 }
 
 /// The same for a program.
-pub(super) fn json(scenario: &Scenario, answer: &Prediction) -> Value {
-    let Some((run, syncs)) = compiled(scenario) else { return Value::Null };
+pub(super) fn report(scenario: &Scenario, answer: &Prediction) -> Option<StartUp> {
+    let (run, syncs) = compiled(scenario)?;
     let (low, high) = run.compiling();
     let sync = answer.classes[0].evidence.dispatch[Dispatch::Synchronize as usize];
-    json!({
-        "shapes": run.shapes,
-        "persistent_cache": run.cached,
-        "compiling_s": [low.seconds(), high.seconds()],
-        "steps": run.steps,
-        "cold_run_s": run.steps.map(|steps| {
-            let (from, to) = whole(run, steps, answer.step);
-            [from.seconds(), to.seconds()]
-        }),
-        "host_syncs_per_step": syncs,
-        "host_sync_s": sync.time.seconds(),
-        "host_sync_relative_spread": sync.spread,
+    let cold = |steps: u64| {
+        let (from, to) = whole(run, steps, answer.step);
+        [from.seconds(), to.seconds()]
+    };
+    Some(StartUp {
+        cold_run_s: run.steps.map(cold),
+        compiling_s: [low.seconds(), high.seconds()],
+        host_sync_relative_spread: sync.spread,
+        host_sync_s: sync.time.seconds(),
+        host_syncs_per_step: syncs,
+        persistent_cache: run.cached,
+        shapes: run.shapes,
+        steps: run.steps,
     })
 }

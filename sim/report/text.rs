@@ -25,6 +25,13 @@ pub struct Detail {
     pub all_conventions: bool,
 }
 
+impl Answer {
+    /// The report that `windtunnel run` prints.
+    pub fn text(&self, scenario: &Scenario) -> String {
+        report(scenario, self, Detail::default())
+    }
+}
+
 /// Writes the report.
 pub fn report(scenario: &Scenario, answer: &Answer, detail: Detail) -> String {
     let mut out = String::new();

@@ -16,8 +16,10 @@ mod memory;
 #[cfg(test)]
 mod tests;
 mod view;
+mod walk;
 
 pub use view::Trace;
+pub use walk::Ran;
 
 use std::io::{self, BufWriter, Write};
 

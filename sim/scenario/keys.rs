@@ -1,7 +1,7 @@
 //! Every key that a scenario may have: what it takes, which frameworks read it, and what to write where one does not.
 //!
 //! To add a key: a field in `written/` and a row in `keys/`; a test fails where only one of them has it. A framework refuses every key
-//! that its rows do not name ([`super::foreign`]), `docs/keys.md` is written from this table, and so is the order of tables in
+//! that its rows do not name ([`super::foreign`]), `docs/keys.md` and `docs/schema/scenario.json` are written from this table, and so is the order of tables in
 //! scenarios that a program writes.
 
 mod job;
@@ -58,6 +58,9 @@ pub const TABLES: [&Table; 25] = [
     &training::MEMORY_KEYS,
     &job::MEASURED_KEYS,
 ];
+
+/// The JSON Schema of a scenario, `docs/schema/scenario.json`: with it an editor completes and checks scenario files.
+pub const SCHEMA: &str = include_str!("../../docs/schema/scenario.json");
 
 /// The table of that name.
 pub fn table(name: &str) -> Option<&'static Table> {

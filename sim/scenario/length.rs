@@ -35,6 +35,7 @@ const STEP: u128 = 10 * 86_400 * 1_000_000_000_000;
 
 impl Scenario {
     /// What the job's ranks run; an error if it is too long to be written.
+    #[doc(hidden)]
     pub fn flight(&self) -> Result<Flight, ScenarioError> {
         let settings = Settings::default();
         self.written(&self.job, self.most(settings)).map_err(|TooLong| self.too_long(settings))

@@ -41,21 +41,55 @@ use super::remedy;
 use super::understood::Scenario;
 use crate::cost::{Basis, Cost, allocator};
 use crate::engine::{Breakdown, Timeline};
+use crate::memory::report::Live;
 use crate::program::Program;
 use crate::units::Time;
 
-/// What the run would do.
+/// What the run would do: time, memory, and what they rest on.
+///
+/// ```
+/// use windtunnel::Scenario;
+///
+/// let scenario = Scenario::builder("two layers on a node")
+///     .runtime("fsdp2")
+///     .topology("h100-sxm-80gb")
+///     .nodes(1)
+///     .model("llama-3.1-8b")
+///     .set("model.layers", 2)
+///     .sequence(2048)
+///     .build()?;
+/// let prediction = scenario.predict()?;
+///
+/// // Where the step's time went. The parts add up to the step.
+/// let split = prediction.breakdown;
+/// assert_eq!(split.total(), prediction.step);
+/// println!("{} a step, of which {} communication", prediction.step, split.exposed_communication);
+///
+/// // Model FLOPs utilisation, by each convention in use.
+/// for mfu in &prediction.mfu {
+///     println!("{:.1} % by {}", 100.0 * mfu.utilisation, mfu.formula);
+/// }
+///
+/// // The same as `windtunnel run --json` writes.
+/// let report = prediction.report(&scenario);
+/// assert_eq!(report.step_time_s, prediction.step.seconds());
+/// println!("{:#}", report.json());
+/// # Ok::<(), windtunnel::ScenarioError>(())
+/// ```
 #[derive(Debug)]
 pub struct Prediction {
     /// Classes of ranks, one for each rank of a pipeline.
+    #[doc(hidden)]
     pub classes: Vec<Class>,
     /// The class of each rank.
+    #[doc(hidden)]
     pub class_of: Vec<u32>,
     /// What happened when.
     pub timeline: Timeline,
     /// Memory of the class that has the least to spare.
     pub memory: DeviceMemory,
     /// That class.
+    #[doc(hidden)]
     pub tightest: usize,
     /// The steady step \[ps\].
     pub step: Time,
@@ -64,6 +98,7 @@ pub struct Prediction {
     /// What the costs' residuals alone make of it: half the width of an 80 % interval, as a share of the step.
     pub residual: f64,
     /// What kind of run it is.
+    #[doc(hidden)]
     pub kind: Kind,
     /// Measured runs of just that kind.
     pub alike: Alike,
@@ -85,8 +120,16 @@ pub struct Prediction {
     pub idle: Vec<Idle>,
 }
 
+impl Scenario {
+    /// Predicts memory and time, as [`predict`] does with default settings.
+    pub fn predict(&self) -> Result<Prediction, ScenarioError> {
+        predict(self, Settings::default())
+    }
+}
+
 impl Prediction {
     /// The programs, by class.
+    #[doc(hidden)]
     pub fn programs(&self) -> Vec<&Program> {
         self.classes.iter().map(|class| &class.program).collect()
     }
@@ -94,6 +137,11 @@ impl Prediction {
     /// Tokens per second and chip.
     pub fn tokens_per_second_per_chip(&self, chips: u32) -> f64 {
         self.tokens as f64 / self.step.seconds() / f64::from(chips)
+    }
+
+    /// Tensors that are live at the peak of the device with the least to spare, largest first.
+    pub fn live(&self) -> Vec<Live> {
+        self.memory.report.live(&self.classes[self.tightest].program)
     }
 
     /// Share of rank-time that a pipeline leaves without work; without a pipeline there is none.
@@ -126,7 +174,7 @@ fn stall(devices: &[DeviceMemory], expandable_segments: bool) -> Cost {
     stalls.max_by_key(|stall| stall.time).unwrap_or(none)
 }
 
-/// Flies a scenario.
+/// Predicts what the run of a scenario would do.
 pub fn predict(scenario: &Scenario, settings: Settings) -> Result<Prediction, ScenarioError> {
     scenario.simulable()?;
     let Flown { flight, evidence, counts, timeline, ranks, memory } = rounds::fly(scenario, settings)?;

@@ -25,7 +25,8 @@ const SIZES: [&str; 4] = ["runtime", "topology", "model", "mesh"];
 
 impl Scenario {
     /// Reads a scenario file. An error names every problem that can be found.
-    pub fn load(path: &Path) -> Result<Scenario, ScenarioError> {
+    pub fn load(path: impl AsRef<Path>) -> Result<Scenario, ScenarioError> {
+        let path = path.as_ref();
         let file = path.display().to_string();
         let text = crate::files::text(path)
             .map_err(|error| ScenarioError::Unreadable { path: file.clone(), reason: error.to_string() })?;

@@ -16,6 +16,7 @@ use crate::runtime::{Parts, Refusal};
 
 impl Scenario {
     /// Refuses what no runtime here has rules for, before a program is compiled from it.
+    #[doc(hidden)]
     pub fn simulable(&self) -> Result<(), ScenarioError> {
         let Some(Refusal { code, problem: what, key, remedy }) = self.job.refuses() else { return Ok(()) };
         let whose = match key {

@@ -17,7 +17,25 @@ use crate::files::one_line;
 use crate::hardware::{Place, Topology};
 use crate::runtime::{Parts, Plan};
 
-/// A scenario, fully decided.
+/// A scenario, fully decided: which model, on which machine, trained how.
+///
+/// It is read from a file ([`Scenario::load`], [`Scenario::parse`]) or built in Rust ([`Scenario::builder`]). Either way every default
+/// that was taken is listed in [`Scenario::assumptions`].
+///
+/// ```
+/// use windtunnel::Scenario;
+///
+/// let scenario = Scenario::load("scenarios/llama3.1-8b-fsdp2-8xh100.toml")?;
+/// assert_eq!(scenario.runtime.written(), "fsdp2");
+/// for line in scenario.assumption_lines() {
+///     println!("{line}");
+/// }
+///
+/// // Errors name the place in the file and what to write.
+/// let error = Scenario::parse("mine.toml", "runtime = \"fsdp3\"").unwrap_err();
+/// assert!(error.to_string().contains("mine.toml"));
+/// # Ok::<(), windtunnel::ScenarioError>(())
+/// ```
 #[derive(Debug)]
 pub struct Scenario {
     /// The file it came from.
@@ -31,20 +49,28 @@ pub struct Scenario {
     /// Its measured costs.
     pub profile: Profile,
     /// Clock regime.
+    #[doc(hidden)]
     pub regime: Regime,
     /// Software settings that costs depend on.
+    #[doc(hidden)]
     pub software: Software,
     /// `CUDA_LAUNCH_BLOCKING`.
+    #[doc(hidden)]
     pub launch_blocking: bool,
     /// Whether the device takes what all streams are given from one queue (`CUDA_DEVICE_MAX_CONNECTIONS=1`).
+    #[doc(hidden)]
     pub one_queue: bool,
+    #[doc(hidden)]
     /// The job.
     pub job: Plan,
     /// `expandable_segments`.
+    #[doc(hidden)]
     pub expandable_segments: bool,
     /// Its keys, to change: what every what-if is made of.
+    #[doc(hidden)]
     pub draft: Draft,
     /// Where the file says what a step's length hangs on; a draft has no places.
+    #[doc(hidden)]
     pub places: Option<Places>,
     /// What the file left open, and what was taken for it.
     pub assumptions: Vec<Assumption>,
@@ -116,6 +142,7 @@ pub(super) fn unread(file: &str, text: &str, error: &toml::de::Error) -> Scenari
 
 impl Scenario {
     /// The same scenario with another job: a what-if.
+    #[doc(hidden)]
     pub fn with(&self, job: Plan, expandable_segments: bool) -> Scenario {
         Scenario {
             file: self.file.clone(),

@@ -67,6 +67,7 @@ pub struct Ceiling {
     /// Whether a compiler decides what fits, so that a length may be more than predicted.
     pub compiles: bool,
     /// Lengths that one was asked about.
+    #[doc(hidden)]
     pub checked: Vec<Checked>,
 }
 

@@ -12,6 +12,7 @@ impl Ceiling {
     }
 
     /// The longest that the compiler fits, and the shortest longer one that it refuses.
+    #[doc(hidden)]
     pub fn compiled(&self) -> (Option<&Checked>, Option<&Checked>) {
         let fits = self.checked.iter().filter(|checked| checked.fits).max_by_key(|checked| checked.sequence);
         let longer = |checked: &&Checked| !checked.fits && fits.is_none_or(|fits| checked.sequence > fits.sequence);
@@ -19,6 +20,7 @@ impl Ceiling {
     }
 
     /// The length that a compiler can say most of; none where its edge is known to a step, or there is nothing more to ask.
+    #[doc(hidden)]
     pub fn to_ask(&self) -> Option<u64> {
         let step = self.options.step;
         let (low, high, next) = match self.compiled() {

@@ -32,16 +32,20 @@ pub struct Side {
 impl Side {
     /// Reads a side; `file` names it in errors, and paths in it are relative to that.
     pub fn read(name: &str, file: &str, text: &str) -> Result<Side, ScenarioError> {
-        let scenario = Scenario::proofread(file, text)?;
+        Ok(Side { name: name.to_owned(), ..Side::of(&Scenario::proofread(file, text)?) })
+    }
+
+    /// The side that a scenario is. Reports call it by its file.
+    pub fn of(scenario: &Scenario) -> Side {
         let mut written: Keys = flat(scenario.draft.table()).into_iter().collect();
         written.remove(DESCRIPTION);
         for key in PATHS {
             if let Some(Value::String(path)) = written.get_mut(key) {
-                *path = relative(file, path);
+                *path = relative(&scenario.file, path);
             }
         }
         let open = scenario.defaults().into_iter().collect();
-        Ok(Side { name: name.to_owned(), description: scenario.description, written, open })
+        Side { name: scenario.file.clone(), description: scenario.description.clone(), written, open }
     }
 
     /// The keys that decide: those that either side writes, with this side's values for them, defaults filled in.

@@ -2,6 +2,7 @@
 
 use crate::engine::{Span, Timeline};
 use crate::program::{Program, StreamId};
+use crate::scenario::{Prediction, Scenario};
 use crate::units::Time;
 
 /// A timeline and what is needed to read it.
@@ -10,13 +11,30 @@ pub struct Trace<'a> {
     /// Name of the scenario.
     pub scenario: &'a str,
     /// The programs, by class.
+    #[doc(hidden)]
     pub programs: Vec<&'a Program>,
     /// The class of each rank.
+    #[doc(hidden)]
     pub class_of: Vec<u32>,
     /// The run, recorded.
+    #[doc(hidden)]
     pub timeline: &'a Timeline,
     /// The first step whose spans are shown, from 0; none: the last. Host and memory are those of the last step.
     pub from_step: Option<u32>,
+}
+
+impl Prediction {
+    /// The last step as a trace for Perfetto or chrome://tracing, to be written by [`Trace::write`]. The prediction must have been made
+    /// with [`Settings::record`](crate::scenario::predict::Settings::record).
+    pub fn trace<'a>(&'a self, scenario: &'a Scenario) -> Trace<'a> {
+        Trace {
+            scenario: &scenario.description,
+            programs: self.programs(),
+            class_of: self.class_of.clone(),
+            timeline: &self.timeline,
+            from_step: None,
+        }
+    }
 }
 
 /// What part of a timeline is shown.
@@ -71,6 +89,7 @@ pub(super) fn track(stream: StreamId) -> u32 {
 
 impl<'a> Trace<'a> {
     /// The last step of a run in which all ranks share one program.
+    #[doc(hidden)]
     pub fn new(scenario: &'a str, program: &'a Program, timeline: &'a Timeline) -> Self {
         let class_of = vec![0; program.ranks as usize];
         Trace { scenario, programs: vec![program], class_of, timeline, from_step: None }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use strum::VariantArray;
+
 use crate::hardware::Topology;
 use crate::program::HostMemory;
 use crate::units::Bytes;
@@ -54,7 +56,7 @@ impl Host {
 }
 
 /// Whether a plan runs in the memory that there is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray)]
 pub enum Verdict {
     /// However far what is not known is off.
     Yes,
@@ -66,6 +68,11 @@ pub enum Verdict {
     Hardly,
     /// It does not.
     No,
+}
+
+impl Verdict {
+    /// All verdicts, from yes to no.
+    pub const ALL: &[Verdict] = Verdict::VARIANTS;
 }
 
 impl fmt::Display for Verdict {

@@ -10,7 +10,32 @@ use crate::scenario::Scenario;
 use crate::scenario::remedy::Remedy;
 use crate::units::Bytes;
 
-/// Memory of one device.
+/// Memory of one device at the peak of a step.
+///
+/// Three answers must not be confused. *Allocated* is what tensors occupy in blocks of the allocator. *Reserved* is what the allocator
+/// took from the device. *Device total* adds what lives outside the allocator, such as the CUDA context.
+///
+/// ```
+/// use windtunnel::{Category, Scenario};
+///
+/// let scenario = Scenario::builder("two layers on a node")
+///     .runtime("fsdp2")
+///     .topology("h100-sxm-80gb")
+///     .nodes(1)
+///     .model("llama-3.1-8b")
+///     .set("model.layers", 2)
+///     .sequence(2048)
+///     .build()?;
+/// let memory = scenario.predict()?.memory;
+/// assert!(memory.fits());
+/// println!("{} of {}", memory.device_total(), memory.capacity);
+/// for (category, bytes) in memory.report.breakdown.sorted() {
+///     println!("{:24} {bytes}", category.label());
+/// }
+/// let activations = memory.report.breakdown.bytes(Category::Activation);
+/// assert!(activations < memory.report.peak_allocated);
+/// # Ok::<(), windtunnel::ScenarioError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct DeviceMemory {
     /// Allocated and reserved, with breakdowns.

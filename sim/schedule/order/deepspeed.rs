@@ -1,7 +1,7 @@
 //! DeepSpeed's schedule (`deepspeed/runtime/pipe/schedule.py`, `TrainSchedule`, 0.5.10 to 0.8.2).
 //!
 //! Each rank computes in 1F1B's order, whatever the number of micro-batches. What sets it apart is when it sends and
-//! receives ([`lower`](super::super::lower)).
+//! receives ([`lower`](fn@super::super::lower)).
 
 use super::super::{Batching, Placement};
 use super::entry::{Entry, Generate, one_stage};

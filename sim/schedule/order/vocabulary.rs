@@ -8,7 +8,7 @@
 //! where everyone waits for every exchange (nnScaler's interlaced pipeline).
 //!
 //! The lists hold what the stages' blocks compute. The parts of the embedding and of the head, and what is exchanged, are
-//! added by [`lower`](super::super::lower).
+//! added by [`lower`](fn@super::super::lower).
 
 pub use super::super::batching::Spread;
 

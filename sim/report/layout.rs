@@ -1,0 +1,327 @@
+//! What `--json` writes, as plain data: [`Report`] and its sections.
+//!
+//! Every name carries its unit: `_s` is seconds, `_bytes` is bytes. Fields are in alphabetical order, so that a report that serde
+//! writes directly has its keys in the same order as the file. `docs/json.md` and `docs/schema/report-1.json` are generated from
+//! these structs and their comments. To add a field: here, and in `json.rs`; then `UPDATE=1 cargo test --lib report`.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+#[cfg(test)]
+use {crate::cost::Basis, crate::scenario::predict::Verdict, schemars::JsonSchema};
+
+#[cfg(test)]
+mod tests;
+
+/// Version of this layout. It rises when a key changes its meaning or goes; a new key alone does not raise it.
+pub const FORMAT: u32 = 1;
+
+/// The JSON Schema of this layout, `docs/schema/report-1.json`.
+pub const SCHEMA: &str = include_str!("../../docs/schema/report-1.json");
+
+/// A prediction with the scenario that it is of: what `windtunnel run --json` writes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Report {
+    /// What the allocator's calls to the device add to the step, in seconds. It is part of the step time.
+    pub allocator_stall_s: f64,
+    /// A line for each key that the file leaves out, with the value taken for it, and remarks on the plan.
+    pub assumptions: Vec<String>,
+    /// What bounds the step: the largest of its parts.
+    #[cfg_attr(test, schemars(extend("enum" = ["communication", "compute", "host", "memory bandwidth", "waiting"])))]
+    pub bound_by: &'static str,
+    /// Where the step's time went: the mean of all ranks. The parts add up to the step.
+    pub breakdown_s: Breakdown,
+    /// Share of rank-time that a pipeline leaves without work; 0 without a pipeline.
+    pub bubble: f64,
+    /// What the run is, in the file's own words.
+    pub description: String,
+    /// Share of the step that rests on each kind of evidence, by kind.
+    pub evidence: BTreeMap<&'static str, f64>,
+    /// Version of this layout.
+    #[cfg_attr(test, schemars(extend("const" = FORMAT)))]
+    pub format: u32,
+    /// Keys of the file that change nothing in this plan.
+    pub keys_without_effect: Vec<KeyWithoutEffect>,
+    /// The framework, by its name in reports.
+    pub lane: &'static str,
+    /// Peak memory of the device with the least to spare.
+    pub memory: Memory,
+    /// Model FLOPs utilisation, once for each convention in use.
+    pub mfu: Vec<Mfu>,
+    /// The model.
+    pub model: Model,
+    /// Kernels, collectives and messages of the step, by their time. The longest is first.
+    pub parts: Vec<Part>,
+    /// What every report says about itself: topology, start-up, workload, path, target shape.
+    pub questions: Vec<Question>,
+    /// Half the width of an 80 % interval by the costs' uncertainty alone, as a share of the step.
+    pub residual_half_width: f64,
+    /// Measured runs of the same kind, which the interval rests on.
+    pub runs_like_it: RunsLikeIt,
+    /// The scenario's file.
+    pub scenario: String,
+    /// Sequences of one step of the whole job.
+    pub sequences_per_step: u64,
+    /// Memory and time of each rank of a pipeline; empty where all ranks are alike.
+    pub stages: Vec<Stage>,
+    /// What compiling costs the run; null where the step is not compiled whole.
+    pub start_up: Option<StartUp>,
+    /// An 80 % interval around the step time, in seconds: from, to.
+    pub step_time_interval_80_s: [f64; 2],
+    /// Time of the steady step, in seconds.
+    pub step_time_s: f64,
+    /// Tokens per second and chip.
+    pub tokens_per_second_per_chip: f64,
+    /// Tokens of one step of the whole job.
+    pub tokens_per_step: u64,
+    /// The machine.
+    pub topology: Topology,
+    /// Numbers of the machine's file that differ from the shipped machine of the same profile and change nothing.
+    pub topology_without_effect: Vec<String>,
+    /// The version of Windtunnel that wrote the report.
+    pub windtunnel: &'static str,
+}
+
+/// Where a step's time went. The parts add up to the step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Breakdown {
+    /// No kernel ran, and the default stream waited for other ranks, in seconds.
+    pub bubble: f64,
+    /// A kernel of a pass other than communication ran, in seconds.
+    pub compute: f64,
+    /// No such kernel ran, but a collective or a message did, in seconds.
+    pub exposed_communication: f64,
+    /// Nothing ran because the host was behind, in seconds.
+    pub host_bound: f64,
+    /// Nothing ran otherwise: an event had happened and was not yet visible, in seconds.
+    pub waiting: f64,
+}
+
+/// A key of the file that changes nothing in this plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct KeyWithoutEffect {
+    /// The key with its tables, such as `xla.sa_block_size`.
+    pub key: String,
+    /// Why it changes nothing.
+    pub why: String,
+}
+
+/// Peak memory of the device with the least to spare, and of its host where the run uses it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Memory {
+    /// Most bytes in blocks handed out (`max_memory_allocated`).
+    pub allocated_bytes: u64,
+    /// How often the allocator had to return cached segments in a step (`num_alloc_retries`).
+    pub allocator_retries: u32,
+    /// Bytes by category at the peak.
+    pub breakdown_bytes: BTreeMap<&'static str, u64>,
+    /// Memory of the device.
+    pub capacity_bytes: u64,
+    /// Reserved bytes and what lies outside the allocator.
+    pub device_total_bytes: u64,
+    /// What a rank keeps in files on its node's disks; absent where it keeps nothing there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "u64"))]
+    pub disk_bytes: Option<u64>,
+    /// How far the device's total may be off.
+    pub doubt_bytes: u64,
+    /// Whether the plan runs, as far as is known of device and host.
+    pub fits: bool,
+    /// Whether the plan runs however far the total is off.
+    pub fits_beyond_doubt: bool,
+    /// What a rank takes of its host's memory; absent where it takes nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "u64"))]
+    pub host_bytes: Option<u64>,
+    /// What all ranks of a node take of its host's memory; absent where they take nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "u64"))]
+    pub host_bytes_per_node: Option<u64>,
+    /// Memory of a node's host; null where the topology does not say, absent where the run takes nothing of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_capacity_bytes: Option<Option<u64>>,
+    /// The pinned part of what a rank takes of its host's memory; absent where it takes nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "u64"))]
+    pub host_pinned_bytes: Option<u64>,
+    /// What is live at the peak, largest first.
+    pub live_at_peak: Vec<Live>,
+    /// Whether the plan may run though the total says that it does not.
+    pub may_fit: bool,
+    /// What lives outside the allocator: the CUDA context and communicators.
+    pub outside_allocator_bytes: u64,
+    /// The phase of the peak, such as `bwd`.
+    pub peak_phase: String,
+    /// Phases of the step.
+    pub phases: Vec<Phase>,
+    /// Single changes that would make the plan fit; empty if it fits.
+    pub remedies: Vec<Remedy>,
+    /// Most bytes that the allocator took from the device (`max_memory_reserved`).
+    pub reserved_bytes: u64,
+    /// How much is missing on the device; 0 if it fits.
+    pub shortfall_bytes: u64,
+    /// Whether the plan runs, in a word.
+    #[cfg_attr(test, schemars(extend("enum" = Verdict::ALL.iter().map(Verdict::to_string).collect::<Vec<_>>())))]
+    pub verdict: String,
+}
+
+/// Tensors of one kind that are live at the peak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Live {
+    /// Bytes of all of them.
+    pub bytes: u64,
+    /// Their category, as in `breakdown_bytes`.
+    pub category: &'static str,
+    /// How many there are.
+    pub count: u64,
+    /// The operator or parameter.
+    pub name: &'static str,
+}
+
+/// A phase of the step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Phase {
+    /// Bytes in blocks handed out at its end.
+    pub end_allocated_bytes: u64,
+    /// `fwd`, `bwd`, `clip`, `opt` or `zero`, numbered where there are several micro-batches.
+    pub name: String,
+    /// Most bytes in blocks handed out.
+    pub peak_allocated_bytes: u64,
+}
+
+/// A change that would make the plan fit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Remedy {
+    /// The change, as a line of the scenario.
+    pub change: String,
+    /// What the device would then have to hold.
+    pub device_total_bytes: u64,
+}
+
+/// Model FLOPs utilisation by one convention.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Mfu {
+    /// The convention's short name.
+    pub convention: &'static str,
+    /// FLOPs of a step of the whole job, in decimal digits: more than a 64-bit integer holds.
+    pub flops_per_step: String,
+    /// The FLOPs of a token.
+    pub formula: &'static str,
+    /// Share of the chips' dense peak in the type that the model computes in; where matmuls run in 8 bits, of the bf16 peak.
+    pub utilisation: f64,
+}
+
+/// The model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Model {
+    /// The model's name.
+    pub name: String,
+    /// All of its parameters.
+    pub parameters: u64,
+}
+
+/// A kernel, a collective or a kind of message. Times are the mean of all ranks.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Part {
+    /// The weakest evidence that its time rests on.
+    #[cfg_attr(test, schemars(extend("enum" = Basis::ALL.iter().map(|basis| basis.label()).collect::<Vec<_>>())))]
+    pub basis: &'static str,
+    /// Time it ran in a step, overlapped or not, in seconds.
+    pub busy_s: f64,
+    /// How often it runs in a step, on one rank of each stage together.
+    pub count: u64,
+    /// Time it ran with nothing else to do for the rank, in seconds.
+    pub exposed_s: f64,
+    /// The pass of a kernel, or `collective`.
+    pub group: &'static str,
+    /// The kernel, or the collective with its group and the group's size.
+    pub name: String,
+}
+
+/// What a report says about itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Question {
+    /// The answer.
+    pub answer: String,
+    /// The question, in a word or two.
+    pub question: &'static str,
+}
+
+/// Measured runs of the same kind.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct RunsLikeIt {
+    /// Configurations that were measured.
+    pub configurations: usize,
+    /// Predicted over measured step time, less 1: the median of them; 0 without runs.
+    pub median_error: f64,
+    /// Families that they belong to: a model by a publisher.
+    pub models: usize,
+}
+
+/// A rank of a pipeline.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Stage {
+    /// Most bytes in blocks handed out.
+    pub allocated_bytes: u64,
+    /// Where its step's time went.
+    pub breakdown_s: Breakdown,
+    /// Reserved bytes and what lies outside the allocator.
+    pub device_total_bytes: u64,
+    /// Whether its device and host hold the plan, as far as is known.
+    pub fits: bool,
+    /// Layers of each of its stages.
+    pub layers: Vec<u64>,
+    /// Its place in the pipeline, from 0.
+    pub pipeline_rank: u32,
+    /// How many ranks are like it.
+    pub ranks: u32,
+    /// Most bytes that the allocator took from the device.
+    pub reserved_bytes: u64,
+}
+
+/// What compiling costs a run whose step is compiled whole.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct StartUp {
+    /// The whole run with compiling, in seconds: from, to; null where the file does not say how many steps it has.
+    pub cold_run_s: Option<[f64; 2]>,
+    /// What compiling takes, in seconds: from, to.
+    pub compiling_s: [f64; 2],
+    /// The uncertainty of one wait for the host, as a share of it.
+    pub host_sync_relative_spread: f64,
+    /// One wait for the host, in seconds.
+    pub host_sync_s: f64,
+    /// How often the host waits in a step.
+    pub host_syncs_per_step: u32,
+    /// Whether programs are kept in a persistent cache.
+    pub persistent_cache: bool,
+    /// Shapes of batches, each of which is compiled.
+    pub shapes: u64,
+    /// Steps of the run; null where the file does not say.
+    pub steps: Option<u64>,
+}
+
+/// The machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Topology {
+    /// How many chips it has.
+    pub chips: u32,
+    /// The machine's name.
+    pub name: String,
+    /// How many nodes it has.
+    pub nodes: u32,
+}
