@@ -9,12 +9,14 @@ pub mod ceiling;
 pub mod compare;
 mod plot;
 mod point;
+mod tick;
 pub mod variants;
 mod words;
 
 pub use ceiling::{Ceiling, ceiling};
 pub use compare::{Comparison, Side, compare};
 pub use point::Point;
+pub use tick::Tick;
 
 use crate::scenario::{Scenario, ScenarioError};
 
@@ -90,6 +92,3 @@ impl Comparison {
         compare::json::report(self)
     }
 }
-
-/// Called after each prediction, from any thread: what a progress bar counts.
-pub type Tick<'t> = dyn Fn() + Sync + 't;

@@ -8,7 +8,8 @@ use crate::command::Folder;
 /// A copy of the binary in a folder of its own, so that nothing lies beside it but what a test puts there.
 fn alone(test: &str) -> Folder {
     let folder = Folder::new(test);
-    std::fs::copy(env!("CARGO_BIN_EXE_windtunnel"), folder.path.join("windtunnel")).unwrap();
+    // A link: a file that was just written may still be open in a process that another test starts, and does not run then.
+    std::fs::hard_link(env!("CARGO_BIN_EXE_windtunnel"), folder.path.join("windtunnel")).unwrap();
     folder
 }
 

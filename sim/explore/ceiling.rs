@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 pub use answer::{Ceiling, Checked, End, Options, STEP};
 use rayon::prelude::*;
 
-use super::Tick;
 use super::point::Point;
+use super::tick::Tick;
 use crate::model::Position;
 use crate::runtime::Parts;
 use crate::scenario::remedy::without_squares;

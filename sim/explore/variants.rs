@@ -11,9 +11,9 @@ pub mod text;
 use rayon::prelude::*;
 use toml::Value;
 
-use super::Tick;
 use super::ceiling::{Ceiling, Options, ceiling};
 use super::point::Point;
+use super::tick::Tick;
 use crate::hardware::{HardwareError, Size, Topology, registry};
 use crate::near::did_you_mean;
 use crate::scenario::relative;

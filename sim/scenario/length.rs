@@ -22,7 +22,7 @@ const MOST: u64 = 4_000_000;
 /// The same where ranks split a model on Megatron's axes: buffers of a micro-batch are used again by the next, and an instruction takes
 /// 22 to 40 B (the most under a distributed optimizer that overlaps on many queues), so that the largest take 0.95 GB and 6 s. A
 /// trillion parameters in 64 stages and 512 micro-batches are 20 million.
-const MOST_SPLIT: u64 = 24_000_000;
+const MOST_SPLIT: u64 = 25_000_000;
 /// Rounds of micro-batches from which on two and three of them are written first, to see how long all would be.
 const MANY: u64 = 8;
 /// Instructions of all ranks, where each is simulated for itself: one takes 22 B of memory and 0.25 µs.
