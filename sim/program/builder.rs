@@ -312,6 +312,8 @@ impl Builder {
             super::Discipline::Caching => self.host.most(),
         };
         self.program.flops = self.program.kernels.iter().zip(launched).map(each).sum();
+        // A list that grew has room for as many again.
+        self.program.step.shrink_to_fit();
         self.program
     }
 }

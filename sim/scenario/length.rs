@@ -19,10 +19,14 @@ use crate::units::thousands;
 /// Instructions of all classes of ranks together. An instruction takes 70 to 100 B and 0.2 to 1.5 µs (the most in models of
 /// thousands of layers, whose buffers lie far apart) until its step has been simulated, so that the largest jobs take 0.4 GB and 7 s.
 const MOST: u64 = 4_000_000;
+/// The same under ZeRO, whose hooks look parameters up around every operator: up to 2.4 µs an instruction.
+const MOST_ZERO: u64 = 3_000_000;
 /// The same where ranks split a model on Megatron's axes: buffers of a micro-batch are used again by the next, and an instruction takes
 /// 22 to 40 B (the most under a distributed optimizer that overlaps on many queues), so that the largest take 0.95 GB and 6 s. A
 /// trillion parameters in 64 stages and 512 micro-batches are 20 million.
 const MOST_SPLIT: u64 = 25_000_000;
+/// The same under nanotron, which leaves thousands of free blocks of like sizes behind: up to 0.6 µs an instruction.
+const MOST_SCATTERED: u64 = 12_000_000;
 /// Rounds of micro-batches from which on two and three of them are written first, to see how long all would be.
 const MANY: u64 = 8;
 /// Instructions of all ranks, where each is simulated for itself: one takes 22 B of memory and 0.25 µs.
@@ -52,10 +56,12 @@ impl Scenario {
 
     /// How many instructions there may be.
     pub(super) fn most(&self, settings: Settings) -> u64 {
-        match self.job.parts() {
+        match self.job {
             _ if settings.record => TRACED,
-            Parts::Split(_) => MOST_SPLIT,
-            _ => MOST,
+            Plan::Torch(_) | Plan::Xla(_) => MOST,
+            Plan::Zero(_) => MOST_ZERO,
+            Plan::Megatron(_) | Plan::InternEvo(_) => MOST_SPLIT,
+            Plan::Nanotron(_) => MOST_SCATTERED,
         }
     }
 

@@ -1,7 +1,9 @@
 //! The file as written: serde's view, nothing decided. Unknown keys are errors.
 
-mod experts;
+#[macro_use]
 mod fill;
+
+mod experts;
 mod float8;
 mod framework;
 mod free;
@@ -221,6 +223,8 @@ pub struct Precision {
     pub autocast_cache: Option<Spanned<bool>>,
 }
 
+fill!(Precision { storage, param, reduce, output, autocast, autocast_cache } { tf32 });
+
 /// `[compile]`
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -232,6 +236,8 @@ pub struct Compile {
     /// Whether the loss is compiled.
     pub loss: Option<Spanned<bool>>,
 }
+
+fill!(Compile { loss, model } { blocks });
 
 impl Compile {
     /// Whether blocks are compiled, on their own or as what a graph break makes of the whole model.
@@ -249,6 +255,8 @@ pub struct Loop {
     /// Numbers read back from the device at the end of a step.
     pub host_syncs_per_step: Option<Spanned<i64>>,
 }
+
+fill!(Loop { train_metrics, host_syncs_per_step } {});
 
 /// Policy of activation checkpointing.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
@@ -311,6 +319,8 @@ pub struct Checkpointing {
     pub offload: Option<Spanned<OffloadStream>>,
 }
 
+fill!(Checkpointing { policy, offload, use_reentrant, around_hooks } { early_stop, around_compiled });
+
 /// `[optimizer]`
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -343,6 +353,10 @@ pub struct Optimizer {
     pub in_backward: Option<Spanned<bool>>,
 }
 
+fill!(Optimizer {
+    name, implementation, weight_decay, momentum, nesterov, amsgrad, master_weights, step_on_device, capturable, maximize, in_backward,
+} { clip_grad_norm, scale_gradients });
+
 /// `[attention]`
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -361,6 +375,8 @@ pub struct Attention {
     pub implementation: Option<Spanned<AttentionStyle>>,
 }
 
+fill!(Attention { backend, deterministic, unpad, implementation } { alibi_tensor, reads_back });
+
 /// `[memory]`
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -370,6 +386,8 @@ pub struct Memory {
     /// How parameters are initialised, where that leaves blocks in the allocator's cache.
     pub initialisation: Option<Spanned<Initialisation>>,
 }
+
+fill!(Memory { initialisation } { expandable_segments });
 
 /// How parameters are initialised.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]

@@ -2,51 +2,28 @@
 
 use std::ops::Range;
 
-use toml::Spanned;
-
 use super::{Attention, Checkpointing, Compile, Framework, Fsdp, Loop, Loss, Memory, Optimizer, Precision, Scenario};
 
 /// Takes what is missing from `below`; `at` is where the file asks for it.
-trait Fill {
+pub(super) trait Fill {
     fn fill(&mut self, below: Self, at: &Range<usize>);
 }
 
-/// Every key of a table, those with a place in the file first: a key that is missing here does not compile.
+/// Stands under a table's struct: every key of it, those with a place in the file first. A key that is missing does not compile.
 macro_rules! fill {
     ($table:ident { $($placed:ident),* $(,)? } { $($plain:ident),* $(,)? } $({ $($own:ident),* })?) => {
-        impl Fill for $table {
+        impl $crate::scenario::written::fill::Fill for $table {
             #[allow(unused_variables, reason = "a table may have no key with a place")]
-            fn fill(&mut self, below: Self, at: &Range<usize>) {
+            fn fill(&mut self, below: Self, at: &std::ops::Range<usize>) {
                 let $table { $($placed,)* $($plain,)* $($($own: _,)*)? } = below;
                 $(if self.$placed.is_none() {
-                    self.$placed = $placed.map(|value| Spanned::new(at.clone(), value.into_inner()));
+                    self.$placed = $placed.map(|value| toml::Spanned::new(at.clone(), value.into_inner()));
                 })*
                 $(if self.$plain.is_none() { self.$plain = $plain; })*
             }
         }
     };
 }
-
-fill!(Fsdp {
-    wrap, ends, head_reshard_after_forward, reshard_after_forward, root_reshard_after_forward, reshard_after_backward, forward_prefetch, backward_prefetch,
-    reduce_scatter_buffers, shard_dim_1,
-} { unshard_in_backward, cpu_offload } { overrides });
-fill!(Compile { loss, model } { blocks });
-fill!(Loss { kind, chunks, words, inside_model, unshards_head, unnamed_logits } { keep_logits });
-fill!(Loop { train_metrics, host_syncs_per_step } {});
-fill!(Framework {
-    release, cublas, device_max_connections, modules, experts, linears, context_parallel_rotate_method,
-    context_parallel_load_balancer,
-} {
-    fused_rms_norm, launch_blocking, persistent_cublas_workspace, rope, repeat_kv, fused_qkv, cuda_graphs,
-});
-fill!(Checkpointing { policy, offload, use_reentrant, around_hooks } { early_stop, around_compiled });
-fill!(Optimizer {
-    name, implementation, weight_decay, momentum, nesterov, amsgrad, master_weights, step_on_device, capturable, maximize, in_backward,
-} { clip_grad_norm, scale_gradients });
-fill!(Attention { backend, deterministic, unpad, implementation } { alibi_tensor, reads_back });
-fill!(Memory { initialisation } { expandable_segments });
-fill!(Precision { storage, param, reduce, output, autocast, autocast_cache } { tf32 });
 
 /// The tables that a release may have defaults for.
 #[derive(Debug, Default, serde::Deserialize)]

@@ -80,6 +80,13 @@ pub struct Framework {
     pub context_parallel_load_balancer: Option<Spanned<LoadBalancer>>,
 }
 
+fill!(Framework {
+    release, cublas, device_max_connections, modules, experts, linears, context_parallel_rotate_method,
+    context_parallel_load_balancer,
+} {
+    fused_rms_norm, launch_blocking, persistent_cublas_workspace, rope, repeat_kv, fused_qkv, cuda_graphs,
+});
+
 /// How ranks that share a sequence divide its causal work (torchtitan's `context_parallel_load_balancer`).
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]

@@ -62,3 +62,5 @@ pub struct Loss {
     /// Whether no variable names the logits, so that they go once they are cast: `F.cross_entropy(model(x).float(), y)`.
     pub unnamed_logits: Option<Spanned<bool>>,
 }
+
+fill!(Loss { kind, chunks, words, inside_model, unshards_head, unnamed_logits } { keep_logits });

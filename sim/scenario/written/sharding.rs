@@ -108,6 +108,11 @@ pub struct Fsdp {
     pub cpu_offload: Option<bool>,
 }
 
+fill!(Fsdp {
+    wrap, ends, head_reshard_after_forward, reshard_after_forward, root_reshard_after_forward, reshard_after_backward, forward_prefetch, backward_prefetch,
+    reduce_scatter_buffers, shard_dim_1,
+} { unshard_in_backward, cpu_offload } { overrides });
+
 /// `[fsdp1]`: what only `FullyShardedDataParallel` has.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
