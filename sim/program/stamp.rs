@@ -1,8 +1,10 @@
 //! A stretch of a step that is written once, and again wherever it would come out the same but for its buffers and events.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use super::builder::Section;
+use super::hash::Quick;
 use super::{BufferId, Builder, EventId, Instr};
 
 /// How far a program is written.
@@ -61,13 +63,18 @@ impl Builder {
         if self.section != Section::Step || now.besides != since.besides {
             return None;
         }
+        // Those of thousands of layers: each is looked up for every instruction that names it.
+        let mut places: HashMap<BufferId, u32, Quick> = HashMap::default();
+        for (place, &buffer) in given.iter().enumerate() {
+            places.entry(buffer).or_insert(place as u32);
+        }
         let mut sites = vec![];
         for (at, instr) in self.program.step[since.step..].iter().enumerate() {
             let buffer = match *instr {
                 Instr::Alloc { buffer } | Instr::Free { buffer } | Instr::Recategorize { buffer, .. } => {
                     match buffer.0.checked_sub(since.buffers) {
                         Some(own) => given.len() as u32 + own,
-                        None => given.iter().position(|&known| known == buffer)? as u32,
+                        None => *places.get(&buffer)?,
                     }
                 }
                 Instr::Record { event, .. } | Instr::Wait { event, .. } | Instr::HostWait { event } => {

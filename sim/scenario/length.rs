@@ -25,8 +25,8 @@ const MOST_ZERO: u64 = 3_000_000;
 /// 22 to 40 B (the most under a distributed optimizer that overlaps on many queues), so that the largest take 0.95 GB and 6 s. A
 /// trillion parameters in 64 stages and 512 micro-batches are 20 million.
 const MOST_SPLIT: u64 = 25_000_000;
-/// The same under nanotron, which leaves thousands of free blocks of like sizes behind: up to 0.6 µs an instruction.
-const MOST_SCATTERED: u64 = 12_000_000;
+/// The same under nanotron, which leaves thousands of free blocks of like sizes behind: up to 0.8 µs an instruction.
+const MOST_SCATTERED: u64 = 8_000_000;
 /// Rounds of micro-batches from which on two and three of them are written first, to see how long all would be.
 const MANY: u64 = 8;
 /// Instructions of all ranks, where each is simulated for itself: one takes 22 B of memory and 0.25 µs.

@@ -63,7 +63,7 @@ fn the_largest_number_allowed_gets_an_answer() {
         ("sequence = 128", "sequence = 4194304"),
         ("sequence = 128", "sequence = 128\nmicro = 65536"),
         ("sequence = 128", "sequence = 1\naccumulation = 2000"),
-        ("huggingface", "layers = 2048\nhuggingface"),
+        ("huggingface", "layers = 1024\nhuggingface"),
         ("", "[fsdp]\nforward_prefetch = 65536"),
         ("", "[fsdp]\nbackward_prefetch = 65536"),
         ("", "[fsdp]\nreduce_scatter_buffers = 65536"),

@@ -194,9 +194,9 @@ fn a_step_too_long_to_count_is_refused() {
     check(
         "time",
         "huggingface = \"config.json\"\n\n[mesh]\ndp_shard = 8\n\n[batch]\nsequence = 128",
-        "name = \"llama-3.1-8b\"\nlayers = 2048\n\n[mesh]\ndp_shard = 8\n\n[batch]\nsequence = 16777216",
+        "name = \"llama-3.1-8b\"\nlayers = 1024\n\n[mesh]\ndp_shard = 8\n\n[batch]\nsequence = 16777216",
         "
-error: one step would keep a chip busy for more than 200 days
+error: one step would keep a chip busy for more than 100 days
   --> my.toml:15:12
 15 | sequence = 16777216
    |            ^

@@ -6,8 +6,8 @@
 
 use super::{FeedForward, Layer};
 
-/// The most layers that a model may have.
-pub const MOST_LAYERS: u64 = 2_048;
+/// The most layers that a model may have: DeepNet has a thousand (arXiv 2203.00555).
+pub const MOST_LAYERS: u64 = 1_024;
 
 /// A kind of layer, by its place in [`Layers::kinds`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]

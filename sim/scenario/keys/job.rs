@@ -44,7 +44,7 @@ pub(super) const MODEL_KEYS: Table = Table {
         Key::new("huggingface", Text, ALL, "The path of a Hugging Face `config.json`, relative to the scenario."),
         Key::new(
             "layers",
-            Count(Some((1, 2_048))),
+            Count(Some((1, 1_024))),
             ALL,
             "Blocks, where the run has other than the model: a proxy of it, or one of its family.",
         ),
