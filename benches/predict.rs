@@ -13,7 +13,7 @@ use windtunnel::scenario::{Scenario, predict};
 use windtunnel::units::Bytes;
 
 fn scenario(name: &str) -> Scenario {
-    Scenario::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios").join(name)).unwrap()
+    Scenario::load(Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios").join(name)).unwrap()
 }
 
 fn predictions(criterion: &mut Criterion) {

@@ -15,7 +15,7 @@ fn on_own_machine(test: &str, from: &str, to: &str) -> (Scenario, Prediction) {
     let plan = "runtime = \"fsdp2\"\n[topology]\nname = \"own.toml\"\nnodes = 1\n[model]\nname = \"llama-3.1-8b\"\nlayers = 4\n\
                 [mesh]\ndp_shard = 8\n[batch]\nsequence = 2048\n";
     folder.write("plan.toml", plan);
-    let scenario = Scenario::load(&folder.path.join("plan.toml")).expect("a plan that can be read");
+    let scenario = Scenario::load(folder.path.join("plan.toml")).expect("a plan that can be read");
     let answer = predict(&scenario, Settings::default()).expect("a plan that runs");
     (scenario, answer)
 }

@@ -1,10 +1,9 @@
 //! A stretch of a step that is written once, and again wherever it would come out the same but for its buffers and events.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::builder::Section;
-use super::hash::Quick;
 use super::{BufferId, Builder, EventId, Instr};
 
 /// How far a program is written.
@@ -64,7 +63,7 @@ impl Builder {
             return None;
         }
         // Those of thousands of layers: each is looked up for every instruction that names it.
-        let mut places: HashMap<BufferId, u32, Quick> = HashMap::default();
+        let mut places: BTreeMap<BufferId, u32> = BTreeMap::new();
         for (place, &buffer) in given.iter().enumerate() {
             places.entry(buffer).or_insert(place as u32);
         }

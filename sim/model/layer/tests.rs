@@ -81,7 +81,7 @@ fn parameters_are_sums_over_layers() {
 proptest! {
     #[test]
     fn a_list_is_what_the_function_of_the_place_says(count in 1_u64..60, first in 0_u64..6, windows in 1_u64..7) {
-        let of = |place: u64| layer((place >= first && (place + 1) % windows != 0).then_some(64));
+        let of = |place: u64| layer((place >= first && !(place + 1).is_multiple_of(windows)).then_some(64));
         let mut layers = Layers::new(count, first, windows, of);
         let kinds = layers.kinds().to_vec();
         prop_assert!((1..kinds.len()).all(|at| !kinds[..at].contains(&kinds[at])));

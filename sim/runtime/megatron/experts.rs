@@ -47,7 +47,7 @@ const FP8_ROWS: u64 = 16;
 
 /// What of a job's mixture has no rules here, if anything.
 pub(super) fn refuses(job: &Split) -> Option<Refusal> {
-    let Some(experts) = job.model.experts() else { return None };
+    let experts = job.model.experts()?;
     let (router, mesh) = (experts.router, job.mesh);
     let gated = experts.gating == Gating::Gated(Activation::Silu);
     let cases = [
