@@ -18,7 +18,11 @@ impl Allocator {
         let bin = bin(key.0);
         let pool = &mut self.pools[pool];
         let signs = &mut pool.signs[bin];
-        let mut sign = signs.partition_point(|&(size, address, _)| (size, address) < key);
+        // Most bins have none.
+        let mut sign = match signs.is_empty() {
+            true => 0,
+            false => signs.partition_point(|&(size, address, _)| (size, address) < key),
+        };
         let (mut before, mut after) = match sign.checked_sub(1).map(|last| signs[last]) {
             Some((.., near)) => (near, self.blocks[near as usize].after),
             None => (NONE, pool.bins[bin]),
