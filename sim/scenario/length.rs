@@ -22,7 +22,7 @@ const MOST: u64 = 4_000_000;
 /// The same under ZeRO, whose hooks look parameters up around every operator: up to 2.4 µs an instruction.
 const MOST_ZERO: u64 = 3_000_000;
 /// The same where ranks split a model on Megatron's axes: buffers of a micro-batch are used again by the next, and an instruction takes
-/// 22 to 40 B (the most under a distributed optimizer that overlaps on many queues), so that the largest take 0.95 GB and 6 s. A
+/// 22 to 40 B (the most under a distributed optimizer that overlaps on many queues), so that the largest take 1.0 GB and 8 s. A
 /// trillion parameters in 64 stages and 512 micro-batches are 20 million.
 const MOST_SPLIT: u64 = 25_000_000;
 /// The same under nanotron, which leaves thousands of free blocks of like sizes behind: up to 0.8 µs an instruction.
