@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use windtunnel::files::{self, Output};
 
@@ -37,6 +39,8 @@ impl Journal {
         let name = path.display();
         Self::try_out(path)?;
         let io = |why: std::io::Error| Refused::Input(format!("{name}: {why}"));
+        // A file that grows beyond its limit is an error of the write, not the end of the program.
+        signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false))).map_err(io)?;
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(io)?;
         // Some file systems have no locks; there nobody is kept out.
         if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
@@ -117,9 +121,13 @@ impl Journal {
 
     fn write(&mut self, line: &Line) -> Result<(), Refused> {
         let io = |why: std::io::Error| Refused::Input(format!("{}: {why}", self.path.display()));
-        let text = line.text();
-        self.file.write_all(text.as_bytes()).map_err(io)?;
-        self.file.sync_data().map_err(io)
+        let whole = self.file.metadata().map_err(io)?.len();
+        let written = self.file.write_all(line.text().as_bytes()).and_then(|()| self.file.sync_data());
+        written.map_err(|why| {
+            // A disk that is full takes the beginning of a line; should cutting fail too, the next opening cuts.
+            let _ = self.file.set_len(whole);
+            io(why)
+        })
     }
 }
 

@@ -150,8 +150,8 @@ fn what_disks_have_no_rules_for_is_refused_with_what_to_write() {
                 "stage = 2",
                 "stage = 3\noffload_optimizer = { device = \"nvme\", nvme_path = \"/local_nvme\", max_in_cpu = 5 }",
             ),
-            "zero.offload_optimizer has no max_in_cpu",
-            "write offload_param.max_in_cpu",
+            "there is no key `max_in_cpu` here",
+            "`buffer_count`, `pipeline_read`",
         ),
         (
             on_disks(

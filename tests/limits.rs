@@ -135,7 +135,7 @@ fn a_sample_of_integers_at_their_largest_is_answered_or_refused_in_time() {
 }
 
 #[test]
-#[ignore = "takes half an hour: every integer of every plan"]
+#[ignore = "takes ten minutes: every integer of every plan"]
 fn every_integer_at_its_largest_is_answered_or_refused_in_time() {
     let (wrong, never) = examine(0, 1);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

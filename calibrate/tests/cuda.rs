@@ -354,6 +354,28 @@ fn an_interrupt_loses_nothing_and_the_same_command_goes_on() {
 }
 
 #[test]
+fn a_full_disk_ends_the_run_and_the_same_command_goes_on() {
+    let run = Run::new("disk");
+    let sweeps = ["--sweeps", "memory,matmul", "--minutes", "0.05", "--burst-only"];
+    let asked = run.command(&sweeps);
+    let mut limited = Command::new("bash");
+    // Files end at 3 KiB, which is in the middle of a line.
+    limited.args(["-c", "ulimit -f 3; exec \"$0\" \"$@\""]).arg(asked.get_program()).args(asked.get_args());
+    for (name, value) in asked.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    let full = limited.output().unwrap();
+    Ended::of(&full).is(2, &["points.jsonl", "File too large"]);
+    let before = run.points();
+    assert!(!before.is_empty());
+    run.run(&sweeps).is(0, &["were known"]);
+    assert_eq!(run.points()[..before.len()], before, "what was measured stays as it was");
+}
+
+#[test]
 fn points_of_another_machine_are_not_mixed_in() {
     let run = Run::new("mixed");
     run.run(&["--sweeps", "overhead", "--minutes", "0.1"]).is(0, &["8 new points"]);

@@ -44,6 +44,14 @@ fn run(cache: &Path, arguments: &[&str]) -> Output {
     command.args(arguments).env("WINDTUNNEL_CACHE", cache).current_dir(PROGRAMS).output().unwrap()
 }
 
+/// Runs the calibrator where no file takes a byte.
+fn on_a_full_disk(cache: &Path, arguments: &str) -> Output {
+    let mut command = Command::new("bash");
+    let line = format!("ulimit -f 0; exec \"$0\" {arguments}");
+    command.args(["-c", &line, env!("CARGO_BIN_EXE_windtunnel-calibrate")]);
+    command.env("WINDTUNNEL_CACHE", cache).current_dir(PROGRAMS).output().unwrap()
+}
+
 fn said(output: &Output) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }

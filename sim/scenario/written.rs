@@ -31,7 +31,7 @@ pub use mesh::Mesh;
 pub use nanotron::{Engine, Nanotron, TensorMode};
 pub use sharding::{BackwardPrefetch, Fsdp, Fsdp1, Override, Reshard, ReshardAfterBackward, ReshardMoment, Unit, Wrap};
 pub use xla::{Eight, ExpertExchange, Moment, Xla, XlaAttention};
-pub use zero::{Device as ZeroDevice, Offload, Zero};
+pub use zero::{Device as ZeroDevice, OffloadOptimizer, OffloadParam, Zero};
 
 use serde::Deserialize;
 use toml::Spanned;

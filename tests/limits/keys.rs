@@ -38,7 +38,9 @@ impl Form {
         match self {
             Form::One => vec![value.into()],
             Form::Pair => vec![list(&[0, value]), list(&[value, value])],
-            Form::List => vec![list(&[value]), list(&[value, value]), list(&[0, value]), list(&[2, value])],
+            Form::List => {
+                vec![list(&[value]), list(&[value, value]), list(&[0, value]), list(&[2, value]), list(&[value; 8])]
+            }
         }
     }
 }

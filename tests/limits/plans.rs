@@ -33,6 +33,8 @@ pub fn all() -> Vec<toml::Table> {
         apply(&pipeline, "pipeline.schedule = 'Interleaved1F1B'"),
         apply(&pipeline, "pipeline.schedule = 'ZBVZeroBubble'"),
         megatron("megatron.recompute = 'full'"),
+        replaced(MEGATRON, &[("tp = 2\npp = 2", "cp = 4")])
+            + "[megatron]\ncp_comm_type = \"a2a+p2p\"\nhierarchical_context_parallel_sizes = [2, 2]\n",
         zero(3),
         tiny("model.name = 'gpt2'").replace("huggingface = \"config.json\"\n", ""),
         user_buffers::text(8, "tp_comm_overlap = true\ntp_comm_proj_fprop = { pipeline = 0 }"),

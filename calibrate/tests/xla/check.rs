@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{folder, run, said, stub};
+use super::{folder, on_a_full_disk, run, said, stub};
 
 /// A scenario of 2 narrow blocks on 2x2, in a file of its own.
 fn scenario(folder: &Path, model: &str, xla: &str) -> PathBuf {
@@ -88,6 +88,31 @@ fn a_step_that_both_find_too_large_has_an_exit_code_of_its_own() {
     let (code, said, out) = by_stub("check-large", "full", large);
     assert_eq!(code, Some(8), "{said}{out}");
     assert!(out.contains("The prediction agrees with the compiler."), "{out}");
+}
+
+#[test]
+fn a_full_disk_leaves_the_old_answer() {
+    let folder = folder("check-disk");
+    let file = scenario(&folder, NARROW, "");
+    let plugin = stub(&folder, "full");
+    for option in ["--json", "--emit"] {
+        let full = |path: &Path| {
+            let (file, plugin) = (file.display(), plugin.display());
+            let line = format!("compile-check {file} --plugin {plugin} {option} {}", path.display());
+            said(&on_a_full_disk(&folder.join("cache"), &line))
+        };
+        for old in [Some("old"), None] {
+            let path = folder.join("answer.json");
+            let _ = std::fs::remove_file(&path);
+            old.iter().for_each(|old| std::fs::write(&path, old).unwrap());
+            let (code, said) = full(&path);
+            assert!(code == Some(2) && said.contains("answer.json") && said.contains("File too large"), "{said}");
+            assert_eq!(std::fs::read_to_string(path).ok().as_deref(), old);
+        }
+        let (code, said) = full(Path::new("/dev/full"));
+        assert!(code == Some(2) && said.contains("/dev/full") && said.contains("No space left"), "{said}");
+    }
+    assert!(super::files(&folder).iter().all(|file| file.extension().is_none_or(|ending| ending != "part")));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::{Command, Output, PROGRAMS, folder, said};
+use super::{Command, Output, PROGRAMS, folder, on_a_full_disk, said};
 
 /// Runs the calibrator with the cache that plugins were fetched into.
 fn run(arguments: &[&str]) -> Output {
@@ -117,6 +117,22 @@ fn what_is_not_here_is_compiled_and_said_to_be_compiled() {
     assert_eq!(first["collectives"]["all-gather"], 1);
     assert_eq!(first["argument"], (1 << 20) / 4);
     assert!(lines.iter().all(|line| line.get("point").is_none()), "nothing ran");
+}
+
+#[test]
+#[ignore = "needs: windtunnel calibrate plugins fetch cpu"]
+fn a_full_disk_leaves_the_old_program() {
+    let folder = folder("disk");
+    let path = folder.join("answer.hlo");
+    std::fs::write(&path, "old").unwrap();
+    let cache = PathBuf::from(std::env::var_os("HOME").unwrap()).join(".cache/windtunnel");
+    for (path, why) in [(path.as_path(), "File too large"), (std::path::Path::new("/dev/full"), "No space left")] {
+        let line = format!("xla compile matmul.mlir --plugin cpu --no-cache --hlo {}", path.display());
+        let (code, said) = said(&on_a_full_disk(&cache, &line));
+        assert!(code == Some(2) && said.contains(path.to_str().unwrap()) && said.contains(why), "{said}");
+    }
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "old");
+    assert_eq!(super::files(&folder), [path]);
 }
 
 #[test]

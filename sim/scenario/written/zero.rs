@@ -40,9 +40,9 @@ pub struct Zero {
     /// `zero_quantized_gradients`.
     pub zero_quantized_gradients: Option<Spanned<bool>>,
     /// `offload_optimizer`.
-    pub offload_optimizer: Option<Spanned<Offload>>,
+    pub offload_optimizer: Option<Spanned<OffloadOptimizer>>,
     /// `offload_param`.
-    pub offload_param: Option<Spanned<Offload>>,
+    pub offload_param: Option<Spanned<OffloadParam>>,
     /// `aio`, which DeepSpeed has beside `zero_optimization`.
     pub aio: Option<Spanned<Aio>>,
 }
@@ -65,10 +65,10 @@ pub struct Aio {
     pub use_gds: Option<Spanned<bool>>,
 }
 
-/// `offload_optimizer`, `offload_param`.
+/// `offload_optimizer`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Offload {
+pub struct OffloadOptimizer {
     /// `none`, `cpu` or `nvme`.
     pub device: Option<Spanned<Device>>,
     /// `pin_memory`.
@@ -77,18 +77,32 @@ pub struct Offload {
     pub nvme_path: Option<String>,
     /// `buffer_count`: without effect but for disks, as all that follow but `ratio`.
     pub buffer_count: Option<Spanned<i64>>,
-    /// `buffer_size`, in elements (`offload_param`).
-    pub buffer_size: Option<Spanned<i64>>,
-    /// `max_in_cpu`, in elements (`offload_param`).
-    pub max_in_cpu: Option<Spanned<i64>>,
-    /// `pipeline_read` (`offload_optimizer`).
-    pub pipeline_read: Option<Spanned<bool>>,
-    /// `pipeline_write` (`offload_optimizer`).
-    pub pipeline_write: Option<Spanned<bool>>,
-    /// `fast_init` (`offload_optimizer`): of what happens before the first step.
-    pub fast_init: Option<Spanned<bool>>,
-    /// `ratio`: the part of groups that are stepped on the host (`offload_optimizer`, ZeRO-3).
+    /// `pipeline_read`.
+    pub pipeline_read: Option<bool>,
+    /// `pipeline_write`.
+    pub pipeline_write: Option<bool>,
+    /// `fast_init`: of what happens before the first step.
+    pub fast_init: Option<bool>,
+    /// `ratio`: the part of groups that are stepped on the host (ZeRO-3).
     pub ratio: Option<Spanned<f64>>,
+}
+
+/// `offload_param`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OffloadParam {
+    /// `none`, `cpu` or `nvme`.
+    pub device: Option<Spanned<Device>>,
+    /// `pin_memory`.
+    pub pin_memory: Option<Spanned<bool>>,
+    /// `nvme_path`: without effect on what is predicted.
+    pub nvme_path: Option<String>,
+    /// `buffer_count`: without effect but for disks, as all that follow.
+    pub buffer_count: Option<Spanned<i64>>,
+    /// `buffer_size`, in elements.
+    pub buffer_size: Option<Spanned<i64>>,
+    /// `max_in_cpu`, in elements.
+    pub max_in_cpu: Option<Spanned<i64>>,
 }
 
 /// Where states are kept.

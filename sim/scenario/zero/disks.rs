@@ -15,76 +15,134 @@ use crate::units::Bandwidth;
 /// Elements, at most, that a key of `[zero]` counts.
 pub(super) const MOST: i64 = 1 << 40;
 
-/// Whether a table names disks.
-pub(super) fn is_disk(table: &written::Offload) -> bool {
-    table.device.as_ref().is_some_and(|at| *at.get_ref() == ZeroDevice::Nvme)
-}
-
-/// A key of a table, its value as written, and what DeepSpeed has for it; none where another table has the key.
+/// A key of a table, its value as written, and what DeepSpeed has where it is left out.
 type Key = (&'static str, Option<Value>, Option<Value>);
 
-/// Keys that are for disks.
-pub(super) fn keys(key: &str, table: &written::Offload) -> [Key; 7] {
-    let count = |at: &Option<Spanned<i64>>| at.as_ref().map(|at| Value::Integer(*at.get_ref()));
-    let flag = |at: &Option<Spanned<bool>>| at.as_ref().map(|at| Value::Boolean(*at.get_ref()));
-    let of_states = |default: bool| (key == "offload_optimizer").then_some(Value::Boolean(default));
-    let of_parameters = |default: i64| (key == "offload_param").then_some(Value::Integer(default));
-    let path = table.nvme_path.clone().map(Value::String);
-    [
-        ("nvme_path", path, None),
-        ("buffer_count", count(&table.buffer_count), Some(Value::Integer(if key == "offload_param" { 5 } else { 4 }))),
-        ("buffer_size", count(&table.buffer_size), of_parameters(100_000_000)),
-        ("max_in_cpu", count(&table.max_in_cpu), of_parameters(1_000_000_000)),
-        ("pipeline_read", flag(&table.pipeline_read), of_states(false)),
-        ("pipeline_write", flag(&table.pipeline_write), of_states(false)),
-        ("fast_init", flag(&table.fast_init), of_states(false)),
-    ]
+/// A table that says where something is kept.
+pub(super) trait Table {
+    /// Its name.
+    const NAME: &'static str;
+    /// Where.
+    fn device(&self) -> Option<&Spanned<ZeroDevice>>;
+    /// Whether the host's memory is pinned.
+    fn pin_memory(&self) -> Option<&Spanned<bool>>;
+    /// The part of groups that are stepped on the host; none where a table has no such key.
+    fn ratio(&self) -> Option<f64>;
+    /// The folder of its files.
+    fn nvme_path(&self) -> Option<&String>;
+    /// Counts among its keys for disks: the most, and DeepSpeed's own.
+    fn counts(&self) -> Vec<(&'static str, Option<&Spanned<i64>>, i64, i64)>;
+    /// Switches among its keys for disks; all are off in DeepSpeed.
+    fn switches(&self) -> Vec<(&'static str, Option<bool>)>;
+
+    /// Whether it names disks.
+    fn is_disk(&self) -> bool {
+        self.device().is_some_and(|at| *at.get_ref() == ZeroDevice::Nvme)
+    }
+
+    /// Keys that are for disks.
+    fn keys(&self) -> Vec<Key> {
+        let path = ("nvme_path", self.nvme_path().cloned().map(Value::String), None);
+        let counts = self.counts().into_iter().map(|(name, at, _, default)| {
+            (name, at.map(|at| Value::Integer(*at.get_ref())), Some(Value::Integer(default)))
+        });
+        let switches =
+            self.switches().into_iter().map(|(name, at)| (name, at.map(Value::Boolean), Some(Value::Boolean(false))));
+        std::iter::once(path).chain(counts).chain(switches).collect()
+    }
 }
 
-/// Keys of a table that is not theirs are errors; without disks they have no effect, and are named.
-pub(super) fn fitting(
-    reader: &mut Reader<'_>,
-    key: &str,
-    table: &Spanned<written::Offload>,
-) -> Result<(), ScenarioError> {
-    let own = table.get_ref();
-    let other = if key == "offload_param" { "offload_optimizer" } else { "offload_param" };
-    for (name, written, default) in keys(key, own) {
+impl Table for written::OffloadOptimizer {
+    const NAME: &'static str = "offload_optimizer";
+
+    fn device(&self) -> Option<&Spanned<ZeroDevice>> {
+        self.device.as_ref()
+    }
+
+    fn pin_memory(&self) -> Option<&Spanned<bool>> {
+        self.pin_memory.as_ref()
+    }
+
+    fn ratio(&self) -> Option<f64> {
+        self.ratio.as_ref().map(|at| *at.get_ref())
+    }
+
+    fn nvme_path(&self) -> Option<&String> {
+        self.nvme_path.as_ref()
+    }
+
+    fn counts(&self) -> Vec<(&'static str, Option<&Spanned<i64>>, i64, i64)> {
+        vec![("buffer_count", self.buffer_count.as_ref(), MOST_SMALL, 4)]
+    }
+
+    fn switches(&self) -> Vec<(&'static str, Option<bool>)> {
+        vec![
+            ("pipeline_read", self.pipeline_read),
+            ("pipeline_write", self.pipeline_write),
+            ("fast_init", self.fast_init),
+        ]
+    }
+}
+
+impl Table for written::OffloadParam {
+    const NAME: &'static str = "offload_param";
+
+    fn device(&self) -> Option<&Spanned<ZeroDevice>> {
+        self.device.as_ref()
+    }
+
+    fn pin_memory(&self) -> Option<&Spanned<bool>> {
+        self.pin_memory.as_ref()
+    }
+
+    fn ratio(&self) -> Option<f64> {
+        None
+    }
+
+    fn nvme_path(&self) -> Option<&String> {
+        self.nvme_path.as_ref()
+    }
+
+    fn counts(&self) -> Vec<(&'static str, Option<&Spanned<i64>>, i64, i64)> {
+        vec![
+            ("buffer_count", self.buffer_count.as_ref(), MOST_SMALL, 5),
+            ("buffer_size", self.buffer_size.as_ref(), MOST, 100_000_000),
+            ("max_in_cpu", self.max_in_cpu.as_ref(), MOST, 1_000_000_000),
+        ]
+    }
+
+    fn switches(&self) -> Vec<(&'static str, Option<bool>)> {
+        vec![]
+    }
+}
+
+/// Without disks the keys for them have no effect, and are named.
+pub(super) fn fitting<T: Table>(reader: &mut Reader<'_>, table: &T) -> Result<(), ScenarioError> {
+    for (name, written, _) in table.keys() {
         if written.is_none() {
             continue;
         }
-        if default.is_none() && name != "nvme_path" {
-            let problem = format!("zero.{key} has no {name}");
-            return Err(reader.plan(table, problem, format!("write {other}.{name}, or remove the key")));
-        }
         let idle = match name {
             "nvme_path" | "fast_init" => "a step does not depend on it",
-            _ if is_disk(own) => continue,
+            _ if table.is_disk() => continue,
             _ => "nothing is on disks",
         };
-        reader.idle(format!("zero.{key}.{name}"), idle);
+        reader.idle(format!("zero.{}.{name}", T::NAME), idle);
     }
-    for (name, at, most) in [
-        ("buffer_count", &own.buffer_count, MOST_SMALL),
-        ("buffer_size", &own.buffer_size, MOST),
-        ("max_in_cpu", &own.max_in_cpu, MOST),
-    ] {
+    for (name, at, most, _) in table.counts() {
         if let Some(at) = at {
-            reader.count(&format!("zero.{key}.{name}"), at, 0, most)?;
+            reader.count(&format!("zero.{}.{name}", T::NAME), at, 0, most)?;
         }
     }
     Ok(())
 }
 
 /// Whether disks have a folder to write to.
-pub(super) fn has_folder(
-    reader: &Reader<'_>,
-    key: &str,
-    table: &Spanned<written::Offload>,
-) -> Result<(), ScenarioError> {
-    if !is_disk(table.get_ref()) || table.get_ref().nvme_path.is_some() {
+pub(super) fn has_folder<T: Table>(reader: &Reader<'_>, table: &Spanned<T>) -> Result<(), ScenarioError> {
+    if !table.get_ref().is_disk() || table.get_ref().nvme_path().is_some() {
         return Ok(());
     }
+    let key = T::NAME;
     let problem =
         format!("zero.{key}.device = \"nvme\" without nvme_path: DeepSpeed has no folder of its own, and stops");
     let remedy = format!("write zero.{key}.nvme_path, a folder on the node's disks such as \"/local_nvme\"");
@@ -98,11 +156,11 @@ fn or(at: Option<&Spanned<i64>>, default: u64) -> u64 {
 /// The optimizer's states, if they are on disks.
 pub(super) fn states(
     reader: &Reader<'_>,
-    table: &Spanned<written::Offload>,
+    table: &Spanned<written::OffloadOptimizer>,
     stage: Stage,
 ) -> Result<Option<StateFiles>, ScenarioError> {
     let own = table.get_ref();
-    if !is_disk(own) {
+    if !own.is_disk() {
         return Ok(None);
     }
     if stage < Stage::Three {
@@ -114,14 +172,13 @@ pub(super) fn states(
         let problem = "groups stepped on the device beside groups on disks have no rules";
         return Err(reader.plan(at, problem, "remove the key, or write device = \"cpu\""));
     }
-    let flag = |at: &Option<Spanned<bool>>| at.as_ref().is_some_and(|at| *at.get_ref());
-    let (read_ahead, write_behind) = (flag(&own.pipeline_read), flag(&own.pipeline_write));
+    let (read_ahead, write_behind) = (own.pipeline_read == Some(true), own.pipeline_write == Some(true));
     Ok(Some(StateFiles { buffers: or(own.buffer_count.as_ref(), 4), read_ahead, write_behind }))
 }
 
 /// Parameters, if they are on disks.
-pub(super) fn files(table: &written::Offload) -> Option<ParameterFiles> {
-    is_disk(table).then(|| ParameterFiles {
+pub(super) fn files(table: &written::OffloadParam) -> Option<ParameterFiles> {
+    table.is_disk().then(|| ParameterFiles {
         buffers: or(table.buffer_count.as_ref(), 5),
         buffer: or(table.buffer_size.as_ref(), 100_000_000),
         in_memory: or(table.max_in_cpu.as_ref(), 1_000_000_000),
@@ -172,9 +229,11 @@ pub(super) fn rates(
     table: &written::Zero,
     topology: &Topology,
 ) -> Result<Option<Disks>, ScenarioError> {
-    let tables = [&table.offload_optimizer, &table.offload_param];
-    let named = tables.into_iter().flatten().find(|at| is_disk(at.get_ref()));
-    let Some(at) = named.and_then(|at| at.get_ref().device.as_ref()) else { return Ok(None) };
+    fn device<T: Table>(table: &Option<Spanned<T>>) -> Option<&Spanned<ZeroDevice>> {
+        table.as_ref().map(Spanned::get_ref).filter(|table| table.is_disk())?.device()
+    }
+    let named = device(&table.offload_optimizer).or_else(|| device(&table.offload_param));
+    let Some(at) = named else { return Ok(None) };
     let (Some(read), Some(write)) = (topology.node.disk_read, topology.node.disk_write) else {
         let problem = format!("how fast the disks of a node of {} are read and written is not known", topology.name);
         let remedy = "write node.disk_read and node.disk_write, such as { value = \"25 GB/s\", source = \"...\" }, into a \

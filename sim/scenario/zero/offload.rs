@@ -13,8 +13,8 @@ use crate::units::Finite;
 
 /// Both tables.
 pub(super) fn offload(reader: &mut Reader<'_>, table: &written::Zero, stage: Stage) -> Result<Offload, ScenarioError> {
-    let optimizer = one(reader, "offload_optimizer", table.offload_optimizer.as_ref())?;
-    let parameters = one(reader, "offload_param", table.offload_param.as_ref())?;
+    let optimizer = one(reader, table.offload_optimizer.as_ref())?;
+    let parameters = one(reader, table.offload_param.as_ref())?;
     if let Some(at) = parameters {
         if stage < Stage::Three {
             let problem = "zero.offload_param is read under stage = 3 alone";
@@ -23,10 +23,6 @@ pub(super) fn offload(reader: &mut Reader<'_>, table: &written::Zero, stage: Sta
         if optimizer.is_none() {
             let problem = "zero.offload_param with what is stepped on the device has no rules";
             return Err(reader.plan(at, problem, "write offload_optimizer.device = \"cpu\" too"));
-        }
-        if let Some(at) = &at.get_ref().ratio {
-            let problem = "zero.offload_param has no ratio";
-            return Err(reader.plan(at, problem, "write offload_optimizer.ratio"));
         }
     }
     if let (Some(_), Some(at)) = (parameters, optimizer.and_then(|at| at.get_ref().ratio.as_ref()))
@@ -49,53 +45,48 @@ pub(super) fn offload(reader: &mut Reader<'_>, table: &written::Zero, stage: Sta
     };
     let states = optimizer.map(|at| disks::states(reader, at, stage)).transpose()?.flatten();
     let files = parameters.and_then(|at| disks::files(at.get_ref()));
-    for (key, at) in [("offload_optimizer", optimizer), ("offload_param", parameters)] {
-        at.map_or(Ok(()), |at| disks::has_folder(reader, key, at))?;
-    }
+    optimizer.map_or(Ok(()), |at| disks::has_folder(reader, at))?;
+    parameters.map_or(Ok(()), |at| disks::has_folder(reader, at))?;
     let aio = disks::aio(reader, table, states.is_some() || files.is_some())?;
-    for (key, at, third) in
-        [("offload_optimizer", optimizer, stage == Stage::Three), ("offload_param", parameters, false)]
-    {
-        assumed(reader, key, at, third);
-    }
+    assumed(reader, optimizer, stage == Stage::Three);
+    assumed(reader, parameters, false);
     Ok(Offload { optimizer: optimizer.is_some(), ratio, parameters: parameters.is_some(), states, files, aio })
 }
 
 /// What a table leaves open, said as the whole table: so it can be written into the file.
-fn assumed(reader: &mut Reader<'_>, key: &str, table: Option<&Spanned<written::Offload>>, has_ratio: bool) {
+fn assumed<T: disks::Table>(reader: &mut Reader<'_>, table: Option<&Spanned<T>>, has_ratio: bool) {
     let Some(table) = table.map(Spanned::get_ref) else { return };
-    let mut left_open = table.pin_memory.is_none();
-    let device = if disks::is_disk(table) { "nvme" } else { "cpu" };
+    let mut left_open = table.pin_memory().is_none();
+    let device = if table.is_disk() { "nvme" } else { "cpu" };
     let mut said: Vec<(&str, Value)> = vec![("device", device.into()), ("pin_memory", true.into())];
     if has_ratio {
-        left_open |= table.ratio.is_none();
-        said.push(("ratio", table.ratio.as_ref().map_or(1.0, |at| *at.get_ref()).into()));
+        left_open |= table.ratio().is_none();
+        said.push(("ratio", table.ratio().unwrap_or(1.0).into()));
     }
-    let of_disks = disks::keys(key, table);
-    left_open |=
-        disks::is_disk(table) && of_disks.iter().any(|(_, written, default)| written.is_none() && default.is_some());
+    let of_disks = table.keys();
+    left_open |= table.is_disk() && of_disks.iter().any(|(_, written, default)| written.is_none() && default.is_some());
     for (name, written, default) in of_disks {
-        let default = default.filter(|_| disks::is_disk(table));
+        let default = default.filter(|_| table.is_disk());
         said.extend(written.or(default).map(|value| (name, value)));
     }
     if left_open {
         let keys = said.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        reader.assume(&format!("zero.{key}"), (), Written::Keys(keys));
+        reader.assume(&format!("zero.{}", T::NAME), (), Written::Keys(keys));
     }
 }
 
 /// One of them, if it names the host's memory.
-fn one<'w>(
+fn one<'w, T: disks::Table>(
     reader: &mut Reader<'_>,
-    key: &str,
-    table: Option<&'w Spanned<written::Offload>>,
-) -> Result<Option<&'w Spanned<written::Offload>>, ScenarioError> {
+    table: Option<&'w Spanned<T>>,
+) -> Result<Option<&'w Spanned<T>>, ScenarioError> {
+    let key = T::NAME;
     // Without a device it stays where it is.
     let Some(table) = table else { return Ok(None) };
-    let device = table.get_ref().device.as_ref();
+    let device = table.get_ref().device();
     let Some(device) = device.filter(|at| !matches!(at.get_ref(), ZeroDevice::None)) else {
         let own = table.get_ref();
-        if own.pin_memory.is_some() || own.ratio.is_some() || disks::keys(key, own).iter().any(|key| key.1.is_some()) {
+        if own.pin_memory().is_some() || own.ratio().is_some() || own.keys().iter().any(|key| key.1.is_some()) {
             let problem = format!("zero.{key} says how what is offloaded lies, and nothing is: it has no device");
             return Err(reader.plan(table, problem, "write device = \"cpu\", or remove the other keys"));
         }
@@ -104,7 +95,7 @@ fn one<'w>(
     if *device.get_ref() == ZeroDevice::None {
         return Ok(None);
     }
-    match &table.get_ref().pin_memory {
+    match table.get_ref().pin_memory() {
         Some(at) if !*at.get_ref() => {
             let problem =
                 format!("zero.{key}.pin_memory = false has no rules: profiles are of copies to pinned memory");
@@ -112,7 +103,7 @@ fn one<'w>(
         }
         _ => {}
     }
-    disks::fitting(reader, key, table)?;
+    disks::fitting(reader, table.get_ref())?;
     Ok(Some(table))
 }
 
