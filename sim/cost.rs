@@ -36,7 +36,7 @@ pub mod waves;
 
 pub use attention::{Backend, Blocks, FLEX_OVER_FLASH2};
 pub use basis::{Basis, Cost, Evidence};
-pub use comm::{CommCost, Placed, Spread};
+pub use comm::{CommCost, OnNodes, Placed};
 pub use disk::Disks;
 pub use host::Overheads;
 pub use profile::{Profile, ProfileError};

@@ -10,18 +10,18 @@
 mod change;
 pub mod describe;
 pub mod error;
+mod on_nodes;
 pub mod place;
 pub mod registry;
-mod spread;
 mod topology;
 pub mod torus;
 mod understood;
 mod written;
 
 pub use error::HardwareError;
+pub use on_nodes::OnNodes;
 pub use place::Place;
 pub use registry::registry;
-pub use spread::Spread;
 pub use topology::{Axis, Chip, Fact, Level, LevelKind, Node, Peak, Reach, Size, Topology, Vendor};
 pub use torus::{Line, OnTorus};
 

@@ -35,6 +35,7 @@ mod optimizer;
 mod places;
 mod plain;
 pub mod predict;
+mod programs;
 mod proofread;
 mod reader;
 mod recompute;

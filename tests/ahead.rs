@@ -61,7 +61,7 @@ fn refusal(text: &str) -> String {
 fn deepseeks_module_has_as_many_parameters_as_published() {
     let mut model = shipped::named("deepseek-v3").unwrap();
     let without = model.params();
-    model.predicts_ahead = 1;
+    model.mtp_layers = 1;
     let more = model.params().total - without.total;
     let copies = 2 * model.vocab * model.width;
     let published = 684_531_386_000 - 671_026_419_200 - copies;
@@ -109,7 +109,7 @@ fn a_module_may_have_a_stage_of_its_own_and_be_cut_into_parts_there() {
 fn a_models_file_says_how_many_modules_it_has_and_the_key_overrides_it() {
     let text = std::fs::read_to_string("scenarios/models/deepseek-v3.json").unwrap();
     let text = text.replace("\"num_nextn_predict_layers\": 0", "\"num_nextn_predict_layers\": 1");
-    assert_eq!(read(&text, "config.json").unwrap().predicts_ahead, 1);
+    assert_eq!(read(&text, "config.json").unwrap().mtp_layers, 1);
     let too_many = text.replace("\"num_nextn_predict_layers\": 1", "\"num_nextn_predict_layers\": 17");
     assert!(read(&too_many, "config.json").is_err());
     let folder = Folder::new("ahead-of-a-file");
@@ -119,10 +119,7 @@ fn a_models_file_says_how_many_modules_it_has_and_the_key_overrides_it() {
         let path = folder.path.join("my.toml");
         let read =
             Scenario::parse(&path.display().to_string(), &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
-        (
-            read.job.model().predicts_ahead,
-            read.assumption_lines().iter().any(|line| line == "megatron.mtp_num_layers = 1"),
-        )
+        (read.job.model().mtp_layers, read.assumption_lines().iter().any(|line| line == "megatron.mtp_num_layers = 1"))
     };
     assert_eq!(says(""), (1, true));
     assert_eq!(says("mtp_num_layers = 0"), (0, false));

@@ -1,6 +1,6 @@
 //! Collectives inside a node: sizes kept from the model, and sizes beyond all that it was given.
 
-use windtunnel::cost::collective::Spread;
+use windtunnel::cost::collective::OnNodes;
 use windtunnel::cost::lines::Lines;
 use windtunnel::cost::{CostModel, Profile, Regime};
 use windtunnel::program::{Collective, Comm, DType, GroupId};
@@ -57,7 +57,7 @@ fn a_size_kept_from_a_nodes_curves_is_read_from_its_neighbours_within_three_perc
 fn a_curves_last_line_goes_on_to_sixteen_gibibytes_within_seven_percent_of_another_site() {
     let h100 = Profile::find("h100-sxm-80gb").unwrap();
     let costs = CostModel::new(&h100, Regime::Sustained);
-    let spread = Spread { ranks_per_node: 8, nodes: 1 };
+    let spread = OnNodes { ranks_per_node: 8, nodes: 1 };
     let mut errors = Vec::new();
     for (name, bytes, us) in rows(LARGE) {
         let kind = OPS.iter().find(|(op, _)| *op == name).unwrap().1;

@@ -34,7 +34,7 @@ param = "fp16"
 const HIDDEN: u64 = 2048 * 2304 * 2;
 
 fn stages(text: &str) -> Vec<Program> {
-    make::parse(text).job.compile().classes
+    make::parse(text).job.compile().programs()
 }
 
 /// How often messages of each size go in each direction in a step.

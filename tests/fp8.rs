@@ -49,7 +49,7 @@ fn model() -> ModelConfig {
         tied_head: false,
         context: None,
         logit_softcap: false,
-        predicts_ahead: 0,
+        mtp_layers: 0,
         scaled_embedding: false,
         dropout: Dropout::default(),
         model_type: "",
@@ -123,7 +123,7 @@ fn fp8(recipe: Fp8Recipe, parameters: bool) -> Matmuls {
 
 fn program(job: &MegatronPlan) -> Program {
     assert_eq!(megatron::refuses(job), None);
-    megatron::compile(job).classes.remove(0)
+    megatron::compile(job).programs().remove(0)
 }
 
 /// Elements of a block's four weights on a rank.

@@ -7,7 +7,7 @@ use crate::make::{FILE, MEGATRON, parse, replaced};
 
 /// Bytes that are asked for under a name before the second step, by the first stage's ranks.
 fn bytes(text: &str, name: &str) -> u64 {
-    let program: Program = parse(text).job.compile().classes.remove(0);
+    let program: Program = parse(text).job.compile().programs().remove(0);
     let of = |instr: &Instr| match *instr {
         Instr::Alloc { buffer } if program.buffer(buffer).name == name => program.buffer(buffer).bytes.0,
         _ => 0,

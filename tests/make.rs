@@ -59,9 +59,9 @@ pub fn parse(text: &str) -> Scenario {
 
 /// What each rank of a scenario issues, where all issue the same.
 pub fn program(text: &str) -> Program {
-    let mut flight = parse(text).job.compile();
+    let flight = parse(text).job.compile();
     assert_eq!(flight.classes.len(), 1);
-    flight.classes.remove(0)
+    flight.programs().remove(0)
 }
 
 pub fn fly(text: &str) -> Prediction {

@@ -43,7 +43,7 @@ const WIDTH: u64 = 1024;
 
 fn with(change: &str) -> Vec<Program> {
     let text = if change.is_empty() { GPT.to_owned() } else { make::apply(GPT, change) };
-    make::parse(&text).job.compile().classes
+    make::parse(&text).job.compile().programs()
 }
 
 /// Family, bytes read and bytes written of the kernels of one name, each once.

@@ -88,7 +88,7 @@ fn memory_is_that_of_the_fullest_stage() {
 #[test]
 fn hardware_flops_are_those_of_all_ranks() {
     let answer = make::fly(MEGATRON);
-    let all: u128 = answer.classes.iter().map(|class| class.program.flops.0 * u128::from(class.ranks)).sum();
+    let all: u128 = answer.classes.iter().map(|class| class.counts.flops.0 * u128::from(class.ranks)).sum();
     let hardware = answer.mfu.iter().find(|mfu| mfu.name == "hardware").unwrap();
     assert_eq!(hardware.flops.0, all);
 }

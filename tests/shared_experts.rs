@@ -59,7 +59,7 @@ fn in_one_queue_a_wait_for_another_stream_holds_up_the_shared_experts() {
 
 #[test]
 fn the_sum_of_all_experts_waits_for_the_shared_ones_and_so_does_the_optimizer() {
-    let program: Program = parse(PLAN).job.compile().classes.remove(0);
+    let program: Program = parse(PLAN).job.compile().programs().remove(0);
     let shared = program.streams.iter().position(|name| *name == "shared experts").expect("they have a stream");
     // Of each stream and event: how many kernels of the shared experts' stream they are behind.
     let (mut streams, mut events) = (vec![0; program.streams.len()], BTreeMap::new());

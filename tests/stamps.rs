@@ -24,7 +24,7 @@ fn shorter(job: &MegatronPlan) -> MegatronPlan {
 }
 
 fn hold(what: &str, job: &MegatronPlan) {
-    let programs = |flight: Flight| -> (Vec<Program>, Vec<u32>) { (flight.classes, flight.class_of) };
+    let programs = |flight: Flight| -> (Vec<Program>, Vec<u32>) { (flight.clone().programs(), flight.class_of) };
     let ((stamped, of), (written, by)) = (programs(compile(job)), programs(compile_one_by_one(job)));
     assert_eq!(of, by, "{what}");
     for (stamped, written) in stamped.iter().zip(&written) {

@@ -179,7 +179,7 @@ fn stages_hold_all_parameters_of_the_model_between_them_and_do_all_its_work() {
     // The same tokens: four ranks take four micro-batches of one stage each, or eight do of the whole model.
     assert_eq!(2 * flops(&staged), flops(&whole));
     // Each rank of a stage has a fourth of it, in fp32.
-    let held: u64 = staged.job.compile().classes.iter().map(parameters).sum();
+    let held: u64 = staged.job.compile().programs().iter().map(parameters).sum();
     assert_eq!(RANKS * held, FP32 * staged.job.model().params().total);
 }
 
@@ -187,7 +187,7 @@ fn stages_hold_all_parameters_of_the_model_between_them_and_do_all_its_work() {
 fn gradients_are_reduced_once_however_many_micro_batches_there_are() {
     let issued = |accumulation: &str| {
         let scenario = make::parse(&make::replaced(STAGES, &[("accumulation = 4", accumulation)]));
-        scenario.job.compile().classes.iter().map(reductions).collect::<Vec<_>>()
+        scenario.job.compile().programs().iter().map(reductions).collect::<Vec<_>>()
     };
     assert_eq!(issued("accumulation = 2"), issued("accumulation = 8"));
     assert!(issued("accumulation = 2").iter().all(|&count| count > 0));
@@ -237,7 +237,7 @@ fn experts_are_spread_in_every_stage_and_the_ranks_of_all_stages_hold_the_model(
     let text =
         make::replaced(STAGES, &[("huggingface = \"config.json\"\nlayers = 4", model), ("pp = 2", "pp = 2\nep = 2")]);
     let scenario = make::parse(&text);
-    let held: u64 = scenario.job.compile().classes.iter().map(parameters).sum();
+    let held: u64 = scenario.job.compile().programs().iter().map(parameters).sum();
     assert_eq!(RANKS * held, FP32 * scenario.job.model().params().total);
     let (folded, whole) = (fly(&scenario, true), fly(&scenario, false));
     assert_eq!((folded.step, &folded.breakdown), (whole.step, &whole.breakdown));

@@ -50,7 +50,7 @@ fn with(schedule: &str) -> String {
 }
 
 fn programs(schedule: &str) -> Vec<Program> {
-    make::parse(&with(schedule)).job.compile().classes
+    make::parse(&with(schedule)).job.compile().programs()
 }
 
 /// How often a rank issues each collective of the pipeline, by its kind and bytes.

@@ -182,11 +182,11 @@ fn model(scenario: &Scenario) -> String {
         params.embedding,
         params.head
     );
-    if model.predicts_ahead > 0 {
+    if model.mtp_layers > 0 {
         let _ = writeln!(
             out,
             "modules ahead: {}, each a block, a projection of 2D to D and three norms, of {} parameters\n",
-            model.predicts_ahead, params.ahead
+            model.mtp_layers, params.ahead
         );
     }
     let Some(job) = scenario.job.train() else {

@@ -22,7 +22,7 @@
 
 use serde::Deserialize;
 
-pub use super::comm::{CommCost, Placed, Spread};
+pub use super::comm::{CommCost, OnNodes, Placed};
 
 use super::basis::{Basis, Evidence};
 use super::lines::Lines;
@@ -212,7 +212,7 @@ impl Collectives {
             (Fabric::Switched(switched), placed) => {
                 let spread = match placed {
                     Placed::Nodes(spread) => spread,
-                    Placed::Torus(torus) => Spread { ranks_per_node: torus.members(), nodes: torus.slices },
+                    Placed::Torus(torus) => OnNodes { ranks_per_node: torus.members(), nodes: torus.slices },
                 };
                 switched.cost(kind, bytes, spread, rail.unwrap_or(switched.across.rail))
             }
@@ -352,7 +352,7 @@ impl Switched {
     }
 
     /// Time of a collective over ranks that lie as `spread` says, with `rail` the line rate of one GPU's NICs.
-    fn cost(&self, kind: Collective, bytes: Bytes, spread: Spread, rail: Bandwidth) -> CommCost {
+    fn cost(&self, kind: Collective, bytes: Bytes, spread: OnNodes, rail: Bandwidth) -> CommCost {
         let (g, nodes) = (f64::from(spread.ranks_per_node.max(1)), f64::from(spread.nodes.max(1)));
         let n = g * nodes;
         if bytes.0 == 0 || n < 2.0 {

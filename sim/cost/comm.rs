@@ -2,29 +2,21 @@
 //! the links.
 
 use super::basis::Basis;
+pub use crate::hardware::OnNodes;
 use crate::hardware::OnTorus;
 use crate::units::Time;
-
-/// How the ranks of a group lie on the machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Spread {
-    /// Ranks of the group on each node.
-    pub ranks_per_node: u32,
-    /// Nodes the group spans.
-    pub nodes: u32,
-}
 
 /// Where the ranks of a group are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Placed {
     /// On nodes, each a switch.
-    Nodes(Spread),
+    Nodes(OnNodes),
     /// On slices of a torus.
     Torus(OnTorus),
 }
 
-impl From<Spread> for Placed {
-    fn from(spread: Spread) -> Placed {
+impl From<OnNodes> for Placed {
+    fn from(spread: OnNodes) -> Placed {
         Placed::Nodes(spread)
     }
 }

@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use super::basis::{Basis, Evidence};
 use super::collective::Collectives;
-use super::comm::{CommCost, Spread};
+use super::comm::{CommCost, OnNodes};
 use crate::program::{Collective, Rows, Way};
 use crate::units::{Bandwidth, Bytes, Time};
 
@@ -105,7 +105,7 @@ pub(super) fn cost(
     section: Option<&DeepEp>,
     rows: Rows,
     bytes: Bytes,
-    spread: Spread,
+    spread: OnNodes,
     rail: Option<Bandwidth>,
 ) -> CommCost {
     let (nodes, ranks) = (u64::from(spread.nodes), u64::from(spread.nodes * spread.ranks_per_node));
@@ -157,7 +157,7 @@ mod tests {
     fn microseconds(way: Way, row: u64, nodes: u32) -> f64 {
         let profile = Profile::find("h100-sxm-80gb").expect("a shipped profile");
         let rows = Rows { way, tokens: 4096, experts: 256, top_k: 8 };
-        let spread = Spread { ranks_per_node: 8, nodes };
+        let spread = OnNodes { ranks_per_node: 8, nodes };
         cost(&profile.collectives, profile.deepep.as_ref(), rows, Bytes(4096 * row), spread, Some(RAIL)).time.seconds()
             * 1e6
     }

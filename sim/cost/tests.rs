@@ -27,7 +27,7 @@ fn comm(kind: Collective, bytes: u64) -> Comm {
     Comm { kind, group: GroupId(0), bytes: Bytes(bytes), dtype: DType::Bf16 }
 }
 
-const NODE: Spread = Spread { ranks_per_node: 8, nodes: 1 };
+const NODE: OnNodes = OnNodes { ranks_per_node: 8, nodes: 1 };
 
 /// Median and 90th percentile of the relative error on the matmuls kept from a profile.
 fn held_out(name: &str, table: &str) -> (usize, f64, f64) {
@@ -146,7 +146,7 @@ fn rings_across_nodes_run_at_the_speed_of_their_rails() {
     let costs = CostModel::new(&h100, Regime::Sustained);
     let bytes = 17_179_869_184;
     for (g, published) in [(1, 48.15), (2, 98.16), (4, 195.48), (8, 324.29)] {
-        let spread = Spread { ranks_per_node: g, nodes: 10 };
+        let spread = OnNodes { ranks_per_node: g, nodes: 10 };
         let cost = costs.collective(&comm(Collective::AllGather, bytes), spread);
         let n = f64::from(10 * g);
         let bus = bytes as f64 * (n - 1.0) / n / cost.time.seconds() / 1e9;
@@ -160,7 +160,7 @@ fn half_the_rail_doubles_the_time_of_a_large_ring() {
     let h100 = profile("h100-sxm-80gb");
     let costs = CostModel::new(&h100, Regime::Sustained);
     let slow = costs.clone().with(Software { rail: Some(Bandwidth(25e9)), ..Software::default() });
-    let (comm, spread) = (comm(Collective::AllGather, 1 << 34), Spread { ranks_per_node: 4, nodes: 8 });
+    let (comm, spread) = (comm(Collective::AllGather, 1 << 34), OnNodes { ranks_per_node: 4, nodes: 8 });
     let ratio = slow.collective(&comm, spread).time.seconds() / costs.collective(&comm, spread).time.seconds();
     assert!((ratio - 2.0).abs() < 0.05, "{ratio}");
 }
@@ -430,7 +430,7 @@ proptest! {
         ];
         let profile = SHIPPED.with(|all| all[chip].clone());
         let costs = CostModel::new(&profile, Regime::Sustained);
-        let spread = Spread { ranks_per_node: g, nodes };
+        let spread = OnNodes { ranks_per_node: g, nodes };
         let cost = |bytes| costs.collective(&comm(kinds[kind], bytes * scale), spread);
         let (less, more) = (cost(bytes), cost(bytes + more));
         prop_assert!(more.time >= less.time);
@@ -438,7 +438,7 @@ proptest! {
         for busy in [less.inside, less.across, more.inside, more.across] {
             prop_assert!((0.0..=1.0).contains(&busy));
         }
-        let wider = costs.collective(&comm(kinds[kind], bytes * scale), Spread { nodes: nodes.max(2) + 1, ..spread });
+        let wider = costs.collective(&comm(kinds[kind], bytes * scale), OnNodes { nodes: nodes.max(2) + 1, ..spread });
         prop_assert!(wider.time > Time::ZERO);
     }
 }
@@ -465,7 +465,7 @@ fn a_network_other_than_the_one_measured_is_extrapolated() {
     let a100 = profile("h100-sxm-80gb");
     let costs = CostModel::new(&a100, Regime::Sustained);
     let slow = costs.clone().with(Software { rail: Some(Bandwidth(12.5e9)), ..Software::default() });
-    let (comm, spread) = (comm(Collective::AllGather, 1 << 30), Spread { ranks_per_node: 8, nodes: 8 });
+    let (comm, spread) = (comm(Collective::AllGather, 1 << 30), OnNodes { ranks_per_node: 8, nodes: 8 });
     let (known, carried) = (costs.collective(&comm, spread), slow.collective(&comm, spread));
     assert!(known.basis < Basis::Extrapolated && carried.basis == Basis::Extrapolated);
     assert!(carried.spread > known.spread);

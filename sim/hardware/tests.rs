@@ -75,7 +75,7 @@ fn a_gpu_machine_is_sized_in_nodes() {
         two.node.nic_bandwidth.0 * f64::from(two.node.nics)
     );
     assert_eq!((two.level_of(8, 1), two.level_of(16, 1), two.level_of(2, 8)), (0, 1, 1));
-    assert_eq!(two.spread(16, 1), Spread { nodes: 2, ranks_per_node: 8 });
+    assert_eq!(two.on_nodes(16, 1), OnNodes { nodes: 2, ranks_per_node: 8 });
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub struct ModelConfig {
     /// `cap·tanh(x/cap)` on the logits (Gemma 2).
     pub logit_softcap: bool,
     /// Tokens that blocks of their own predict further ahead, one each (`num_nextn_predict_layers`: DeepSeek-V3).
-    pub predicts_ahead: u64,
+    pub mtp_layers: u64,
     /// The embedding is multiplied by √D (Gemma).
     pub scaled_embedding: bool,
     /// Dropout in training.
@@ -84,7 +84,7 @@ impl ModelConfig {
         let beside = 2 * d * d + 3 * last.norms.kind.params(d);
         let (all, met) = last.params(d);
         let ahead = all + beside;
-        let (total, active) = (total + self.predicts_ahead * ahead, active + self.predicts_ahead * (met + beside));
+        let (total, active) = (total + self.mtp_layers * ahead, active + self.mtp_layers * (met + beside));
         let sparse = self.layers.kinds().iter().find(|kind| kind.experts().is_some());
         let block = sparse.unwrap_or(last).params(d).0;
         ParamCount { block, embedding, head, final_norm, ahead, total, active }

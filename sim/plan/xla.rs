@@ -136,7 +136,7 @@ impl XlaPlan {
     }
 
     /// Chips that experts are spread over, and tokens sent to.
-    pub fn spread(&self) -> u64 {
+    pub fn expert_ranks(&self) -> u64 {
         if self.send_tokens { u64::from(self.mesh.expert) } else { 1 }
     }
 

@@ -1,5 +1,7 @@
 //! What the ranks of a job run: one program for each class of identical ranks.
 
+use std::sync::Arc;
+
 use crate::program::{Budget, Program};
 use crate::schedule::ScheduleError;
 
@@ -7,7 +9,7 @@ use crate::schedule::ScheduleError;
 #[derive(Clone, Debug)]
 pub struct Flight {
     /// One program for each class: for a pipeline, one for each of its ranks.
-    pub classes: Vec<Program>,
+    pub classes: Vec<Arc<Program>>,
     /// The class of each rank, an index into `classes`.
     pub class_of: Vec<u32>,
 }
@@ -15,28 +17,34 @@ pub struct Flight {
 impl Flight {
     /// All ranks run the same.
     pub fn alike(program: Program) -> Flight {
-        Flight { class_of: vec![0; program.ranks as usize], classes: vec![program] }
+        Flight { class_of: vec![0; program.ranks as usize], classes: vec![Arc::new(program)] }
+    }
+
+    /// The programs, one for each class.
+    pub fn programs(self) -> Vec<Program> {
+        self.classes.into_iter().map(Arc::unwrap_or_clone).collect()
     }
 
     /// Instructions of all programs.
     pub fn instructions(&self) -> u64 {
-        self.classes.iter().map(Program::instructions).sum()
+        self.classes.iter().map(|program| program.instructions()).sum()
     }
 
     /// Instructions of all ranks.
     pub fn instructions_of_ranks(&self) -> u64 {
-        let each: Vec<u64> = self.classes.iter().map(Program::instructions).collect();
+        let each: Vec<u64> = self.classes.iter().map(|program| program.instructions()).collect();
         self.class_of.iter().map(|&class| each[class as usize]).sum()
     }
 
     /// The same of hosts that wait for the end of everything they launch.
     pub fn blocking(self) -> Flight {
-        Flight { classes: self.classes.into_iter().map(Program::blocking).collect(), ..self }
+        let class_of = self.class_of.clone();
+        Flight { classes: self.programs().into_iter().map(|program| Arc::new(program.blocking())).collect(), class_of }
     }
 
     /// The same on devices that take what all streams are given from one queue.
     pub fn in_one_queue(mut self) -> Flight {
-        self.classes.iter_mut().for_each(|program| program.one_queue = true);
+        self.classes.iter_mut().for_each(|program| Arc::make_mut(program).one_queue = true);
         self
     }
 
@@ -45,7 +53,7 @@ impl Flight {
         let ranks = classes.first().map_or(0, |program| program.ranks);
         let each = (ranks as usize / classes.len().max(1)).max(1);
         let class_of = (0..ranks as usize).map(|rank| (rank / each) as u32).collect();
-        Flight { classes, class_of }
+        Flight { classes: classes.into_iter().map(Arc::new).collect(), class_of }
     }
 }
 

@@ -13,7 +13,7 @@ pub trait Framework: fmt::Debug {
     /// Whose modules run.
     fn modules(&self) -> Modules;
     /// Which part of each of the model's states a rank holds, where no parameter groups say so.
-    fn spread(&self) -> Vec<(&'static str, String)> {
+    fn sharded_states(&self) -> Vec<(&'static str, String)> {
         vec![]
     }
     /// Whether it is run with one queue to the device (`CUDA_DEVICE_MAX_CONNECTIONS=1`) unless somebody says otherwise, on
@@ -78,8 +78,8 @@ impl Plan {
     }
 
     /// Which part of each of the model's states a rank holds, where no parameter groups say so.
-    pub fn spread(&self) -> Vec<(&'static str, String)> {
-        self.framework().spread()
+    pub fn sharded_states(&self) -> Vec<(&'static str, String)> {
+        self.framework().sharded_states()
     }
 
     /// The framework's own key that lets blocks run again in backward, where it is a flag.

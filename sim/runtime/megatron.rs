@@ -69,10 +69,10 @@ pub fn schedule(job: &MegatronPlan) -> Result<Schedule, ScheduleError> {
 pub fn refuses(job: &MegatronPlan) -> Option<Refusal> {
     let together = || -> Option<Refusal> {
         let whole = matches!(job.split.block.recompute, Recompute::Uniform { .. } | Recompute::Block { .. });
-        let spread = job.split.mixture.is_some_and(|run| run.dispatcher.row().combines) && job.split.mesh.ep > 1;
+        let sends = job.split.mixture.is_some_and(|run| run.dispatcher.row().combines) && job.split.mesh.ep > 1;
         let cases = [
             (
-                !spread,
+                !sends,
                 Refusal::new("combined-exchanges-of-one-rank", "exchanges of experts beside another micro-batch other than all-to-alls or DeepEP's over several ranks").on("megatron.overlap_moe_expert_parallel_comm"),
             ),
             (whole, Refusal::new("combined-exchanges-recomputed", "exchanges of experts beside another micro-batch around blocks that are run again").on("megatron.recompute")),
@@ -116,7 +116,7 @@ pub fn refuses_schedule(job: &MegatronPlan) -> Option<Refusal> {
                 .instead("write megatron.overlap_grad_reduce = false"),
         ),
         (
-            job.split.model.predicts_ahead > 0,
+            job.split.model.mtp_layers > 0,
             Refusal::new("zero-bubble-multi-token", "multi-token prediction under a zero-bubble schedule")
                 .on("megatron.mtp_num_layers")
                 .instead("write megatron.mtp_num_layers = 0"),

@@ -112,7 +112,7 @@ impl Framework for ZeroPlan {
         Modules { doubts, ..self.whole.modules() }
     }
 
-    fn spread(&self) -> Vec<(&'static str, String)> {
+    fn sharded_states(&self) -> Vec<(&'static str, String)> {
         let Zero { stage, ranks, offload, hpz, .. } = self.zero;
         let one =
             if stage == Stage::Three { format!("1/{ranks} of each") } else { format!("1/{ranks} of all in a row") };

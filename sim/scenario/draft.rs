@@ -1,9 +1,12 @@
 //! A scenario file as a table of keys that can be changed and flown: what every what-if is made of.
 
+use std::sync::Arc;
+
 use toml::{Table, Value};
 
 use super::change::Change;
 use super::error::ScenarioError;
+use super::programs::Programs;
 
 /// The table of what a run has measured.
 const MEASURED: &str = "measured";
@@ -14,13 +17,14 @@ pub struct Draft {
     /// What errors call the file, and what paths in it are relative to.
     file: String,
     table: Table,
+    programs: Arc<Programs>,
 }
 
 impl Draft {
     /// A draft of keys that nobody has checked yet. What the run has measured is left behind: nobody has measured a what-if.
     pub fn new(file: &str, mut table: Table) -> Draft {
         table.remove(MEASURED);
-        Draft { file: file.to_owned(), table }
+        Draft { file: file.to_owned(), table, programs: Arc::default() }
     }
 
     /// The value of `table.key`, or of a key at the top.
@@ -77,6 +81,17 @@ impl Draft {
     /// What errors call the file.
     pub(super) fn file(&self) -> &str {
         &self.file
+    }
+
+    /// Programs of plans that were tried, of this draft and of those made from it.
+    pub(super) fn programs(&self) -> &Programs {
+        &self.programs
+    }
+
+    /// The same draft, with another's programs.
+    #[must_use]
+    pub(super) fn sharing(self, other: &Draft) -> Draft {
+        Draft { programs: Arc::clone(&other.programs), ..self }
     }
 
     /// The keys.

@@ -49,7 +49,7 @@ impl Scenario {
     pub(super) fn written(&self, job: &Plan, most: u64) -> Result<Flight, TooLong> {
         // A host that waits for each launch is told so by three more instructions.
         let heavier = self.launch_blocking && !matches!(job.parts(), Parts::Split(_));
-        let flight = job.compile_within(if heavier { most / 4 } else { most })?;
+        let flight = self.draft.programs().of(job, if heavier { most / 4 } else { most })?;
         let flight = if self.launch_blocking { flight.blocking() } else { flight };
         Ok(if self.one_queue { flight.in_one_queue() } else { flight })
     }
@@ -191,7 +191,7 @@ fn factors(job: &Plan) -> Vec<Factor> {
     let model = job.model();
     let mut factors = vec![];
     let mut add = |count: u64, what, key| factors.push(Factor { count, what, key, instead: SMALLER });
-    add(model.layers.count() + model.predicts_ahead, "layers", "model.layers");
+    add(model.layers.count() + model.mtp_layers, "layers", "model.layers");
     add(u64::from(job.micro_batches()), "micro-batches", "batch.accumulation");
     match job.parts() {
         Parts::Whole(job) => {

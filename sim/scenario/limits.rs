@@ -37,7 +37,7 @@ pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Plan
     }
     let routed = model.experts().map_or(0, |experts| experts.top_k * model.width.max(experts.width));
     let widest = model.width.max(model.feed_forward_width()).max(model.heads() * model.head_dim()).max(routed);
-    let row = (model.layers.count() + model.predicts_ahead) * widest + model.vocab;
+    let row = (model.layers.count() + model.mtp_layers) * widest + model.vocab;
     let bytes = u128::from(tokens) * u128::from(row) * 4;
     if bytes > ACTIVATIONS {
         let problem = format!(

@@ -72,7 +72,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let none = written::Megatron::default();
     let table = scenario.megatron.as_ref().map_or(&none, Spanned::get_ref);
     let engine = deepspeed::engine(reader, (scenario, table), runtime)?;
-    predicts_ahead(reader, table, &mut model)?;
+    mtp_layers(reader, table, &mut model)?;
     gate::positions(reader, scenario, &model, seq)?;
     let mesh = mesh::mesh(reader, scenario, topology)?;
     let sequence_parallel = mesh::sequence_parallel(reader, scenario, mesh)?;
@@ -264,14 +264,14 @@ fn cross_entropy(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<C
 }
 
 /// Modules that predict tokens further ahead: as many as the model's file has, unless the key says otherwise.
-fn predicts_ahead(
+fn mtp_layers(
     reader: &mut Reader<'_>,
     table: &written::Megatron,
     model: &mut ModelConfig,
 ) -> Result<(), ScenarioError> {
     const KEY: &str = "megatron.mtp_num_layers";
-    let read = model.predicts_ahead;
-    model.predicts_ahead = match &table.mtp_num_layers {
+    let read = model.mtp_layers;
+    model.mtp_layers = match &table.mtp_num_layers {
         Some(at) => reader.count(KEY, at, 0, MOST_AHEAD)?,
         None if read > 0 => reader.assume(KEY, read, read),
         None => 0,

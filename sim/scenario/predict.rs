@@ -131,7 +131,7 @@ impl Prediction {
     /// The programs, by class.
     #[doc(hidden)]
     pub fn programs(&self) -> Vec<&Program> {
-        self.classes.iter().map(|class| &class.program).collect()
+        self.classes.iter().map(|class| &*class.program).collect()
     }
 
     /// Tokens per second and chip.

@@ -38,7 +38,7 @@ pub(super) fn checkpoint(
                 let problem = format!("activation_checkpointing.policy.fraction = {share} is out of range");
                 return Err(reader.plan(at, problem, "write a share above 0, at most 1 (every block)"));
             }
-            Checkpoint::Blocks(spread(share, layers))
+            Checkpoint::Blocks(evenly(share, layers))
         }
         &written::Policy::First(first) => {
             if !(1..=layers as i64).contains(&first) {
@@ -201,7 +201,7 @@ pub(super) fn offload(
 
 /// A share of the blocks, evenly spread: block n, counted from one, whenever n·p passes the next half
 /// (fms-fsdp, `fms_fsdp/policies/ac_handler.py`).
-fn spread(share: f64, layers: u64) -> Vec<bool> {
+fn evenly(share: f64, layers: u64) -> Vec<bool> {
     let mut next = 0.5;
     let pick = |block: u64| {
         let chosen = block as f64 * share >= next;
@@ -213,12 +213,12 @@ fn spread(share: f64, layers: u64) -> Vec<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::spread;
+    use super::evenly;
 
     #[test]
     fn a_share_of_the_blocks_is_spread_evenly() {
         let chosen = |share, layers| -> Vec<usize> {
-            spread(share, layers).iter().enumerate().filter_map(|(at, &again)| again.then_some(at)).collect()
+            evenly(share, layers).iter().enumerate().filter_map(|(at, &again)| again.then_some(at)).collect()
         };
         assert_eq!(chosen(1.0, 4), [0, 1, 2, 3]);
         assert_eq!(chosen(0.5, 6), [0, 2, 4]);

@@ -22,7 +22,7 @@ pub(super) fn fsdp(
     reader: &mut Reader<'_>,
     scenario: &written::Scenario,
     runtime: Runtime,
-    (model, spread): (&ModelConfig, bool),
+    (model, expert_parallel): (&ModelConfig, bool),
     (shard, replicate, pipelined): (u32, u32, bool),
     mixed_precision: MixedPrecision,
 ) -> Result<Fsdp, ScenarioError> {
@@ -37,7 +37,7 @@ pub(super) fn fsdp(
         reader.count_or(key, at.as_ref(), least, MOST_SMALL, default).map(|count| count as usize)
     };
     // Where the host waits for the counts of rows, torchtitan names what is to be prefetched.
-    let prefetch = u64::from(spread);
+    let prefetch = u64::from(expert_parallel);
     let forward_prefetch = small(reader, "fsdp.forward_prefetch", &written.forward_prefetch, 0, prefetch)?;
     let (mut backward_prefetch, mut reduce_scatter_buffers, mut unshard_in_backward) =
         (0, 1, written.unshard_in_backward.unwrap_or(true));
@@ -57,7 +57,7 @@ pub(super) fn fsdp(
         mixed_precision,
         forward_prefetch,
         backward_prefetch,
-        prefetches_ends: spread && forward_prefetch > 0 && backward_prefetch > 0,
+        prefetches_ends: expert_parallel && forward_prefetch > 0 && backward_prefetch > 0,
         second_dims,
         reduce_scatter_buffers,
         unshard_in_backward,

@@ -78,9 +78,9 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let mixed_precision = precision(reader, &scenario.precision, runtime)?;
     let node = (topology.nodes, u64::from(topology.node.chips));
     let experts = experts::implementation(reader, scenario, (runtime, &model, shard), node)?;
-    let spread = experts.ranks() > 1;
+    let expert_parallel = experts.ranks() > 1;
     let ranks = (shard, replicate, pipeline.is_some());
-    let config = sharding::fsdp(reader, scenario, runtime, (&model, spread), ranks, mixed_precision)?;
+    let config = sharding::fsdp(reader, scenario, runtime, (&model, expert_parallel), ranks, mixed_precision)?;
     let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers.count())?;
     recompute::fits(reader, scenario, &checkpoint)?;
     let reentrant = recompute::reentrant(reader, scenario, (&checkpoint, &model, runtime))?;

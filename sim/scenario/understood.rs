@@ -94,7 +94,8 @@ impl Draft {
 
     /// The same, on the machine of another topology file if there is one; of a draft that is no scenario nobody is told why.
     pub(super) fn tried(&self, topology: Option<&str>) -> Result<Scenario, ScenarioError> {
-        Scenario::read(self.file(), &Source::Draft(self.table()), How { trial: true, topology, reads })
+        let read = Scenario::read(self.file(), &Source::Draft(self.table()), How { trial: true, topology, reads });
+        read.map(|scenario| Scenario { draft: scenario.draft.clone().sharing(self), ..scenario })
     }
 }
 
@@ -204,7 +205,7 @@ fn understand(
     let profile = profile(reader, &scenario.topology, &topology)?;
     let profile = gate::profile(reader, &scenario.topology, &topology, profile)?;
     let mut model = model::model(reader, &scenario.model)?;
-    if !runtime.has_multi_token() && std::mem::take(&mut model.predicts_ahead) > 0 {
+    if !runtime.has_multi_token() && std::mem::take(&mut model.mtp_layers) > 0 {
         reader.note(format!("{} is trained without the modules that predict tokens further ahead", model.name));
     }
     let (seq, micro, accumulation) = batch::batch(reader, scenario, (runtime, &topology))?;

@@ -14,7 +14,7 @@ pub enum Batching {
     /// All ranks step together; after a step each sends what it computed and receives what its next one needs.
     Stepwise(Settings),
     /// Between computations as the lists say, which also hold the vocabulary's parts and exchanges.
-    Vocabulary(Spread),
+    Vocabulary(VocabularySplit),
     /// Receives are posted as soon as the sender has issued its send; parameters are gathered and let go stage by stage.
     Eager,
 }
@@ -49,7 +49,7 @@ impl Settings {
 
 /// How the ranks meet over the vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
-pub enum Spread {
+pub enum VocabularySplit {
     /// Two reductions beside the computation, statistics first, then gradients (algorithm 1).
     TwoBarriers,
     /// One reduction beside the computation (algorithm 2).

@@ -2,7 +2,7 @@
 //!
 //! Schedules of one stage a rank send and receive around each computation ([`single`]), Megatron's interleaved one after
 //! each step of all ranks ([`megatron`]), DeepSpeed's by the parity of stage and step ([`parity`]); those that spread the
-//! vocabulary issue its parts too ([`spread`]); the others go through PyTorch's passes one after the other (`_PipelineScheduleRuntime._prepare_schedule_with_comms`): [`unshard`], [`reduce`],
+//! vocabulary issue its parts too ([`vocabulary`]); the others go through PyTorch's passes one after the other (`_PipelineScheduleRuntime._prepare_schedule_with_comms`): [`unshard`], [`reduce`],
 //! [`exchange`], [`wait`] and, if wanted, [`defer`].
 
 mod defer;
@@ -12,8 +12,8 @@ mod megatron;
 mod parity;
 mod reduce;
 mod single;
-pub(super) mod spread;
 mod unshard;
+pub(super) mod vocabulary;
 mod wait;
 mod writer;
 
@@ -89,7 +89,7 @@ pub fn lower(schedule: &Schedule, options: &Lowering) -> Result<Lists, ScheduleE
         Batching::Separate | Batching::Paired => return Ok(single::lower(schedule)),
         Batching::Parity => return Ok(parity::lower(schedule)),
         Batching::Stepwise(settings) => return Ok(megatron::lower(schedule, settings, options.overlap_p2p_comm)),
-        Batching::Vocabulary(spread) => return Ok(spread::lower(schedule, spread)),
+        Batching::Vocabulary(split) => return Ok(vocabulary::lower(schedule, split)),
         Batching::Eager => {}
     }
     let lookahead = options.lookahead(schedule.ranks())?;

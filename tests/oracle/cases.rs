@@ -210,7 +210,7 @@ pub fn model(dims: &Dims) -> ModelConfig {
         tied_head: dims.tied_head,
         context: None,
         logit_softcap: dims.logit_softcap > 0.0,
-        predicts_ahead: 0,
+        mtp_layers: 0,
         scaled_embedding: dims.scaled_embedding,
         dropout: Dropout::default(),
         model_type: "",

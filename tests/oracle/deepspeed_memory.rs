@@ -64,7 +64,7 @@ clip_grad_norm = true
 
 fn program(case: &Value) -> Program {
     let scenario = Scenario::parse(FILE, &text(case)).unwrap_or_else(|error| panic!("{error}"));
-    scenario.job.compile().classes.remove(0)
+    scenario.job.compile().programs().remove(0)
 }
 
 /// What a step issues, in the oracle's words. Handles that read and write files are numbered as they were made: those of

@@ -42,7 +42,7 @@ fn read(file: &str, job: impl Fn(&Value) -> TorchPlan, within: f64) -> Vec<Case>
             None => Order::Named(schedule),
         };
         job.pipeline = Some(Pipeline { schedule, ranks, virtual_stages, layers: layers(c) });
-        let programs = runtime::Plan::Torch(job).compile().classes;
+        let programs = runtime::Plan::Torch(job).compile().programs();
         let ranks = case["ranks"].as_array().unwrap().clone();
         Case { id: case["id"].as_str().unwrap().to_owned(), ranks, programs, within }
     };

@@ -89,7 +89,7 @@ fn read() -> Vec<Case> {
         let beside = folder.join("scenario.toml");
         let scenario = Scenario::parse(&beside.display().to_string(), &text(case, &format!("{id}.json")))
             .unwrap_or_else(|error| panic!("{id}: {error}"));
-        let program = scenario.job.compile().classes.remove(0);
+        let program = scenario.job.compile().programs().remove(0);
         let report = replay(&program, Settings { expandable_segments: false, capacity: Bytes(1 << 43) });
         assert_eq!(scenario.job.model().params().total, case["params"].as_u64().unwrap(), "{id}");
         Case { id, value: case.clone(), program, report }

@@ -47,7 +47,7 @@ fn model(c: &Value) -> ModelConfig {
         tied_head: on("tied"),
         context: None,
         logit_softcap: false,
-        predicts_ahead: 0,
+        mtp_layers: 0,
         scaled_embedding: false,
         dropout: Dropout::default(),
         model_type: "",

@@ -44,7 +44,7 @@ pub fn job(c: &Value) -> MegatronPlan {
         auxiliary_loss: false,
         load: Load::Balanced,
     };
-    job.split.model.predicts_ahead = c["mtp"].as_u64().unwrap_or(0);
+    job.split.model.mtp_layers = c["mtp"].as_u64().unwrap_or(0);
     job.split.block.recompute_modules = RecomputeModules {
         norms: again("layernorm"),
         activation: again("moe_act"),

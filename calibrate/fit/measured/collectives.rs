@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use windtunnel::cost::sections::Section;
-use windtunnel::cost::{CostModel, Profile, Regime as Clocks, Spread};
+use windtunnel::cost::{CostModel, OnNodes, Profile, Regime as Clocks};
 use windtunnel::program::{Collective, Comm, DType, GroupId};
 use windtunnel::units::Bytes;
 
@@ -147,7 +147,7 @@ fn left_out(
         for (name, kind) in KINDS {
             for ranks in ranks {
                 let comm = Comm { kind, group: GroupId(0), bytes: Bytes(sizes[out]), dtype: DType::Bf16 };
-                let cost = costs.collective(&comm, Spread { ranks_per_node: *ranks as u32, nodes: 1 });
+                let cost = costs.collective(&comm, OnNodes { ranks_per_node: *ranks as u32, nodes: 1 });
                 errors.push(error(cost.time.seconds(), times[&(name, *ranks)][&sizes[out]]));
             }
         }

@@ -1,6 +1,6 @@
 //! Points made from a known cost model give a profile that predicts as that model does.
 
-use windtunnel::cost::{Basis, CostModel, Profile, Regime as Clocks, Software, Spread};
+use windtunnel::cost::{Basis, CostModel, OnNodes, Profile, Regime as Clocks, Software};
 use windtunnel::program::{AttentionShape, Collective, Comm, DType, GroupId, MatmulLayout, MemoryKind, Work};
 use windtunnel::units::Bytes;
 
@@ -304,7 +304,7 @@ fn collectives_of_a_whole_node_replace_the_published_ones_and_fewer_do_not() {
     let profile = Profile::parse("mine.toml", &fitted.text).expect("a profile");
     let costs = CostModel::new(&profile, Clocks::Burst);
     let comm = Comm { kind: Collective::AllGather, group: GroupId(0), bytes: Bytes(3 << 30), dtype: DType::Bf16 };
-    let cost = costs.collective(&comm, Spread { ranks_per_node: 8, nodes: 1 });
+    let cost = costs.collective(&comm, OnNodes { ranks_per_node: 8, nodes: 1 });
     let known = 10e-6 + (3u64 << 30) as f64 * 7.0 / 8.0 / 350e9;
     assert!(error(cost.time.seconds(), known) < 0.02, "{cost:?} instead of {known}");
     for name in ["collectives.node", "collectives.node.pair"] {

@@ -10,12 +10,12 @@ use windtunnel::runtime::{Flight, Parts, spmd, train};
 use windtunnel::scenario::Scenario;
 
 pub(super) fn plan(scenario: &Scenario, flight: &Flight) -> String {
-    let spread = scenario.job.spread();
+    let sharded = scenario.job.sharded_states();
     let axes = match scenario.job.parts() {
-        Parts::Whole(job) if !spread.is_empty() && job.context > 1 => {
+        Parts::Whole(job) if !sharded.is_empty() && job.context > 1 => {
             format!("cp={}, dp={}", job.context, job.data_ranks() / job.context)
         }
-        Parts::Whole(job) if !spread.is_empty() => format!("dp={}", job.data_ranks()),
+        Parts::Whole(job) if !sharded.is_empty() => format!("dp={}", job.data_ranks()),
         Parts::Whole(job) => {
             let stages = job.pipeline.as_ref().map(|stages| format!("pp={}, ", stages.ranks)).unwrap_or_default();
             format!("{stages}dp_replicate={}, dp_shard={}", job.fsdp.replicate, job.fsdp.shard)
@@ -45,19 +45,19 @@ pub(super) fn plan(scenario: &Scenario, flight: &Flight) -> String {
     // All classes have the same groups.
     let groups: &[Group] = flight.classes.first().map_or(&[], |program| &program.groups);
     let rows = groups.iter().map(|group| {
-        let spread = scenario.topology.spread(group.size, group.stride);
+        let lies = scenario.topology.on_nodes(group.size, group.stride);
         vec![
             group.name.clone(),
             group.size.to_string(),
             group.stride.to_string(),
-            format!("{} on each of {} nodes", spread.ranks_per_node, spread.nodes),
+            format!("{} on each of {} nodes", lies.ranks_per_node, lies.nodes),
         ]
     });
     let _ = writeln!(out, "\n{}", table(&["communicator", "ranks", "stride", "placed"], rows.collect(), 1));
     match scenario.job.parts() {
-        Parts::Whole(_) if !spread.is_empty() => {
+        Parts::Whole(_) if !sharded.is_empty() => {
             let _ = writeln!(out, "\nwhat a rank holds");
-            for (states, part) in spread {
+            for (states, part) in sharded {
                 let _ = writeln!(out, "  {states:<15} {part}");
             }
         }

@@ -67,7 +67,7 @@ pub(super) struct Decoder {
     pub global_every: u64,
     pub attention_softcap: bool,
     pub logit_softcap: bool,
-    pub predicts_ahead: u64,
+    pub mtp_layers: u64,
     pub scaled_embedding: bool,
     pub notes: Vec<String>,
 }
@@ -87,7 +87,7 @@ impl Decoder {
             tied_head: self.tied_head,
             context: None,
             logit_softcap: self.logit_softcap,
-            predicts_ahead: self.predicts_ahead,
+            mtp_layers: self.mtp_layers,
             scaled_embedding: self.scaled_embedding,
             dropout: Dropout::default(),
             model_type: "",
@@ -172,7 +172,7 @@ pub(super) fn sized(keys: &Keys<'_>, names: &Names, ffn: u64, head_dim: Option<u
         global_every: 0,
         attention_softcap: false,
         logit_softcap: false,
-        predicts_ahead: 0,
+        mtp_layers: 0,
         scaled_embedding: false,
         notes: Vec::new(),
     })

@@ -58,7 +58,7 @@ fn read(keys: &Keys<'_>, class: Class) -> Result<Decoder, ModelError> {
             ..experts
         }),
         latent: Some(latent),
-        predicts_ahead: zero_to(keys, "num_nextn_predict_layers", AHEAD, 0)?,
+        mtp_layers: zero_to(keys, "num_nextn_predict_layers", AHEAD, 0)?,
         ..model
     })
 }

@@ -50,7 +50,7 @@ const SPARSE: (&str, &str, &str) =
 /// Refuses tokens predicted further ahead, where the architecture does not read them.
 pub(super) fn ahead(keys: &Keys<'_>, model: &Decoder) -> Result<(), ModelError> {
     const KEY: &str = "num_nextn_predict_layers";
-    match keys.peek(KEY).filter(|value| on(value) && model.predicts_ahead == 0) {
+    match keys.peek(KEY).filter(|value| on(value) && model.mtp_layers == 0) {
         None => Ok(()),
         Some(value) => {
             let why = "this architecture is read without multi-token prediction";

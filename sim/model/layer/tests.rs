@@ -74,7 +74,7 @@ fn parameters_are_sums_over_layers() {
         let params = model.params();
         let layers: u64 = model.layers.iter().map(|layer| layer.params(model.width).0).sum();
         let ends = params.embedding + params.head + params.final_norm;
-        assert_eq!(params.total, layers + ends + model.predicts_ahead * params.ahead, "{name}");
+        assert_eq!(params.total, layers + ends + model.mtp_layers * params.ahead, "{name}");
     }
 }
 

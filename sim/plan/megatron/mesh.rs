@@ -94,7 +94,7 @@ impl Mesh {
     }
 
     /// Whether experts are spread over ranks, and their parameters kept apart from the others.
-    pub fn spreads_experts(self) -> bool {
+    pub fn shards_experts(self) -> bool {
         self.ep > 1
     }
 

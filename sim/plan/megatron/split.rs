@@ -5,7 +5,7 @@ use crate::model::ModelConfig;
 use crate::model::style::NormCode;
 use crate::plan::eager::Settings;
 use crate::program::{DType, Dispatch};
-use crate::schedule::order::vocabulary::Spread;
+use crate::schedule::order::vocabulary::VocabularySplit;
 use crate::schedule::{Batching, Shape};
 
 /// The model, how ranks share it, and how its modules are written.
@@ -85,9 +85,9 @@ impl Split {
     }
 
     /// How pipeline ranks meet over the vocabulary, where the schedule spreads it over them.
-    pub fn spread(&self) -> Option<Spread> {
+    pub fn vocabulary_split(&self) -> Option<VocabularySplit> {
         match (self.pipeline.schedule.batching)(self.shape()) {
-            Batching::Vocabulary(spread) => Some(spread),
+            Batching::Vocabulary(split) => Some(split),
             _ => None,
         }
     }

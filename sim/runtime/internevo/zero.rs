@@ -132,7 +132,7 @@ pub(super) struct Zero {
     shares: Vec<u64>,
     groups: Groups,
     tensor: bool,
-    spread: bool,
+    sharded: bool,
     alone: bool,
 }
 
@@ -147,7 +147,7 @@ impl Zero {
             shares: owners.shares().collect(),
             groups,
             tensor: mesh.tp > 1,
-            spread: job.zero1 > 1,
+            sharded: job.zero1 > 1,
             alone: mesh.ranks() == 1,
         }
     }
@@ -202,7 +202,7 @@ impl Zero {
         if self.tensor {
             all_reduce(program, self.groups.tensor);
         }
-        if self.spread {
+        if self.sharded {
             all_reduce(program, self.groups.zero1);
         }
         read_back(program);
@@ -241,7 +241,7 @@ impl Zero {
 
     /// `broadcast_params`: each owner's parameters, one after the other on one communicator.
     fn broadcast(&self, program: &mut Builder) {
-        if !self.spread {
+        if !self.sharded {
             return;
         }
         program.wait_stream(ZERO, COMPUTE);
@@ -319,7 +319,7 @@ mod tests {
             shares: owners.shares().collect(),
             groups,
             tensor: false,
-            spread: zero1 > 1,
+            sharded: zero1 > 1,
             alone: false,
         };
         let most = number(&case["bucket"]);

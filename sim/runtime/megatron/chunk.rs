@@ -11,7 +11,7 @@ mod refuses;
 use std::ops::Range;
 
 pub use around::Around;
-use frame::{Again, BlocksFrame};
+use frame::{BlocksFrame, Checkpoint};
 pub use frame::{ChunkFrame, LossReport};
 
 use super::batch::{Batch, Reading};
@@ -117,7 +117,7 @@ impl Chunk {
         let ends = !last && !layers.is_empty() && layers.end == job.model.layers.count() && mtp::norm_apart(job);
         let head = last.then(|| (modules.head)(job)).or_else(|| ends.then(|| mtp::norm(job)));
         // A stage that predicts further ahead has a copy of the words' table.
-        let copied = (last && !first && job.model.predicts_ahead > 0).then(|| (modules.embedding)(job));
+        let copied = (last && !first && job.model.mtp_layers > 0).then(|| (modules.embedding)(job));
         let embeddings = embedding.iter().chain(&copied).map(|graph| graph.params.len()).sum::<usize>();
         let blocks = Layers::new(modules, job, layers, first_param + embeddings);
         let dims = blocks.kinds().first().map_or_else(|| builder::dims(job), |graph| graph.dims);
@@ -139,7 +139,7 @@ impl Chunk {
             let word_embedding = param.name == WORDS || (param.name == HEAD && job.model.tied_head);
             let name = format!("{prefix}{}", param.name);
             let fp8 = multiplies(param) && job.matmuls.fp8().is_some_and(|fp8| fp8.parameters);
-            let expert = job.mesh.spreads_experts() && param.name.starts_with(experts::EXPERT);
+            let expert = job.mesh.shards_experts() && param.name.starts_with(experts::EXPERT);
             let (elements, shape, role) = (param.elements(), param.shape, param.role);
             params.push(ChunkParam { name, elements, partial, word_embedding, fp8, expert, shape, role, block });
         };
@@ -150,7 +150,7 @@ impl Chunk {
             add(&format!("{LAYERS}{layer}."), Some(layer), param);
         }
         let tied = first && last && job.model.tied_head;
-        let words = (tied || last && job.model.predicts_ahead > 0).then_some(first_param);
+        let words = (tied || last && job.model.mtp_layers > 0).then_some(first_param);
         for param in head.iter().flat_map(|graph| &graph.params) {
             if !(tied && param.name == HEAD || param.name == WORDS) {
                 add("", None, param);
@@ -239,7 +239,7 @@ impl Chunk {
 
     /// Blocks, those of modules ahead included.
     fn attentions(&self) -> u64 {
-        self.blocks.len() + if self.last { self.job.model.predicts_ahead } else { 0 }
+        self.blocks.len() + if self.last { self.job.model.mtp_layers } else { 0 }
     }
 
     /// Products that have fp8 scales.
@@ -322,7 +322,7 @@ impl Chunk {
     /// read all of it.
     fn read_by_head(&self, batch: Batch) -> impl Iterator<Item = (usize, Storage)> + use<> {
         let Batch { tokens, labels, positions, mask, loss_mask } = batch;
-        let ahead = self.last && self.job.model.predicts_ahead > 0;
+        let ahead = self.last && self.job.model.mtp_layers > 0;
         let read = [loss_mask, tokens, labels, positions, mask];
         (1..).zip(read).take(if ahead { read.len() } else { 1 })
     }
@@ -407,7 +407,7 @@ impl Chunk {
             let (frame, out) = self.forward_block(eager, (hidden, mask), first, Mode::Train);
             return (BlocksFrame::Saved(first, Box::new(frame)), out);
         };
-        let held = Again { input: eager.retain(hidden), mask: eager.retain(mask), first, layers };
+        let held = Checkpoint { input: eager.retain(hidden), mask: eager.retain(mask), first, layers };
         let mut x = eager.retain(hidden);
         for layer in first..first + layers {
             let (_, out) = self.forward_block(eager, (x, mask), layer, Mode::Checkpoint(Keep::Nothing));
@@ -417,7 +417,7 @@ impl Chunk {
             x = out;
         }
         eager.let_go_of_lingering();
-        (BlocksFrame::Again(held), x)
+        (BlocksFrame::Recompute(held), x)
     }
 
     /// What the data loader hands the step.
@@ -437,7 +437,7 @@ impl Chunk {
         let Split { batch: micro, seq, mesh, .. } = self.job;
         let loader = self.around.loader;
         // A part of the vocabulary is looked up and compared by every rank.
-        let all = self.job.spread().is_some() || self.last && self.job.model.predicts_ahead > 0;
+        let all = self.job.vocabulary_split().is_some() || self.last && self.job.model.mtp_layers > 0;
         let ends = [self.embedding.is_some() || all, self.last || all];
         Reading { loader, micro, seq, cp: u64::from(mesh.cp), ends }
     }

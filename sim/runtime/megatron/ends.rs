@@ -65,7 +65,7 @@ fn embedded(job: &Split, input: (&'static str, &'static [Axis]), summed: bool) -
 
 /// What stands behind the last block: norm, head, the loss of every token, their masked mean.
 fn head(job: &Split) -> Graph {
-    if job.model.predicts_ahead > 0 {
+    if job.model.mtp_layers > 0 {
         return mtp::head(job);
     }
     let (mut m, x) = modules(job, "head", ("h_LBD", BLD));

@@ -123,7 +123,7 @@ pub(super) fn user_buffers(program: &mut Builder, job: &MegatronPlan) -> Option<
 }
 
 fn of_modules(job: &MegatronPlan) -> &'static [&'static str] {
-    if job.split.spread().is_some() {
+    if job.split.vocabulary_split().is_some() {
         &WITH_VOCABULARY
     } else if job.split.mixture.is_some() {
         &STREAMS
@@ -152,12 +152,12 @@ pub(super) fn expert_ranks(job: &MegatronPlan, groups: Groups) -> Option<ExpertR
     let some = |several: bool, group: GroupId, stream| several.then_some((group, stream));
     let balance = if mesh.cp > 1 { groups.sequence } else { Some(groups.tensor) };
     let balance = balance.filter(|_| mesh.tp * mesh.cp > 1).map(|group| (group, TENSOR));
-    let spread = groups.experts;
+    let experts = groups.experts;
     Some(ExpertRanks {
         dispatcher,
-        exchange: spread.and_then(|spread| some(mesh.ep > 1, spread.exchange, EXPERTS)),
-        tensor: spread.and_then(|spread| some(mesh.etp > 1, spread.tensor, EXPERTS)),
-        counts: spread.and_then(|spread| some(mesh.ep * mesh.etp > 1, spread.all, EXPERTS)),
+        exchange: experts.and_then(|of| some(mesh.ep > 1, of.exchange, EXPERTS)),
+        tensor: experts.and_then(|of| some(mesh.etp > 1, of.tensor, EXPERTS)),
+        counts: experts.and_then(|of| some(mesh.ep * mesh.etp > 1, of.all, EXPERTS)),
         balance,
         copies: COUNTS,
     })
@@ -231,7 +231,7 @@ impl Groups {
                 tensor: program.add_group(mesh.expert_tensor()),
                 all: program.add_group(mesh.all_experts()),
             }),
-            expert_data: mesh.spreads_experts().then(|| program.add_group(mesh.expert_data())),
+            expert_data: mesh.shards_experts().then(|| program.add_group(mesh.expert_data())),
             sequence: (job.split.mixture.is_some() && mesh.cp > 1).then(|| program.add_group(mesh.sequence())),
         }
     }

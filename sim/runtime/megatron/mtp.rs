@@ -27,16 +27,16 @@ const NORM: &str = "mtp.final_layernorm";
 
 /// What of a job's modules has no rules here, if anything.
 pub(super) fn refuses(job: &Split) -> Option<Refusal> {
-    if job.model.predicts_ahead == 0 {
+    if job.model.mtp_layers == 0 {
         return None;
     }
     let together = matches!(job.block.recompute, Recompute::Uniform { layers } if layers > 1);
     let (combines, maxima) = (job.combines(), job.matmuls.reduces_maxima());
     let dense = job.model.layers.last().experts().is_none();
     let cases = [
-        (job.spread().is_some(), Refusal::new("multi-token-shared-vocabulary", "multi-token prediction with a vocabulary that pipeline ranks share").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN)),
+        (job.vocabulary_split().is_some(), Refusal::new("multi-token-shared-vocabulary", "multi-token prediction with a vocabulary that pipeline ranks share").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN)),
         (
-            combines && job.model.predicts_ahead > 1,
+            combines && job.model.mtp_layers > 1,
             Refusal::new("multi-token-several-combined", "multi-token prediction by several modules beside exchanges of another micro-batch, which Megatron-Core refuses").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN),
         ),
         (
@@ -75,7 +75,7 @@ pub(super) fn refuses(job: &Split) -> Option<Refusal> {
 
 /// Whether the final norm is on a stage before the head's, which has no blocks.
 pub(super) fn norm_apart(job: &Split) -> bool {
-    job.model.predicts_ahead > 0 && job.pipeline.layers.last() == Some(&0)
+    job.model.mtp_layers > 0 && job.pipeline.layers.last() == Some(&0)
 }
 
 /// That norm. Inputs: the hidden state, the loss mask, which it does not read.
@@ -174,7 +174,7 @@ pub(super) fn head(job: &Split) -> Graph {
     let [tokens, labels, positions] =
         ["tokens_BS", "labels_BS", "positions_BS"].map(|name| m.g.input(name, BS, DType::Int64));
     let mask = m.g.input("mask_SS", SS, job.dtype);
-    let (d, v, count) = (m.dims.d, m.dims.v, job.model.predicts_ahead);
+    let (d, v, count) = (m.dims.d, m.dims.v, job.model.mtp_layers);
     let layer = job.model.layers.last();
     let last =
         (!norm_apart(job)).then(|| m.norm_params("decoder.final_layernorm.weight", "decoder.final_layernorm.bias"));
@@ -263,7 +263,7 @@ pub(super) fn head(job: &Split) -> Graph {
 
 /// Words of the last stage's own table that its modules read, and weights of the head, by how often a micro-batch uses each.
 pub(super) fn uses(job: &Split, alone: bool) -> [u32; 2] {
-    let count = job.model.predicts_ahead as u32;
+    let count = job.model.mtp_layers as u32;
     let heads = 1 + count;
     let words = count + u32::from(alone);
     if job.model.tied_head && alone { [words + heads, 0] } else { [words, heads] }

@@ -40,21 +40,21 @@ impl<'j> Rank<'j> {
         }
         let groups = Groups::new(&mut program, job);
         let buffers = user_buffers(&mut program, job);
-        let spread = job.split.spread();
+        let split = job.split.vocabulary_split();
         let owned = || (0..schedule.stages).filter(|&stage| schedule.rank_of[stage] == rank);
         let (mut chunks, mut scopes, mut params) = (vec![], vec![], 0);
         for stage in owned() {
             let (first, last) = (stage == 0, stage + 1 == schedule.stages);
             let before: u64 = job.split.pipeline.layers[..stage].iter().sum();
             let own = before..before + job.split.pipeline.layers[stage];
-            let modules = if spread.is_some() { &WITHOUT_TABLES } else { &MODULES };
+            let modules = if split.is_some() { &WITHOUT_TABLES } else { &MODULES };
             let chunk = Chunk::of(modules, (&job.split, Around::of(job)), Ends { first, last }, own, params);
             params += chunk.params().len();
             scopes.push(program.add_scope(format!("stage {stage}")));
             chunks.push(chunk);
         }
         let mut vocabulary = None;
-        if let Some(spread) = spread {
+        if let Some(split) = split {
             let tables = [params, params + 1];
             // The head's table is registered before the embedding's.
             for (name, ends) in [
@@ -65,7 +65,7 @@ impl<'j> Rank<'j> {
                 params += 1;
                 scopes.push(program.add_scope(name.to_owned()));
             }
-            vocabulary = Some(Vocabulary::new(job, spread, tables));
+            vocabulary = Some(Vocabulary::new(job, split, tables));
         }
         let slots: Vec<Vec<Slot>> = chunks.iter().map(|chunk| slots(chunk, job, schedule)).collect();
         let data = wrappers(&mut program, (job, rank == 0), &chunks, (&slots, groups));
@@ -313,7 +313,7 @@ fn shared_buffers(chunks: &[Chunk]) -> Vec<(u64, &'static str)> {
 /// adds up (`default_embedding_ranks` of sail-sg/zero-bubble-pipeline-parallelism, 39f2c186).
 fn is_shared(param: &ChunkParam, job: &MegatronPlan, schedule: &Schedule) -> bool {
     let apart = schedule.rank_of[0] != schedule.rank_of[schedule.stages - 1];
-    let copied = job.split.model.tied_head || job.split.model.predicts_ahead > 0;
+    let copied = job.split.model.tied_head || job.split.model.mtp_layers > 0;
     param.word_embedding && copied && apart
 }
 

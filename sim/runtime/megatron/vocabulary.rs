@@ -27,12 +27,12 @@ use crate::program::{EventId, GroupId};
 use crate::runtime::Refusal;
 use crate::runtime::eager::Storage;
 use crate::runtime::eager::vocabulary_parallel::{HeadFrame, HeadResults, Meet, Part, WordsFrame};
-use crate::schedule::order::vocabulary::Spread;
+use crate::schedule::order::vocabulary::VocabularySplit;
 use crate::schedule::{Action, Kind};
 
 /// What of a job whose vocabulary pipeline ranks share has no rules here, if anything, and what to write.
 pub(super) fn refuses(job: &MegatronPlan) -> Option<Refusal> {
-    job.split.spread()?;
+    job.split.vocabulary_split()?;
     let model = &job.split.model;
     let elsewhere = "take another model";
     let cases = [
@@ -124,7 +124,7 @@ pub(super) fn refuses(job: &MegatronPlan) -> Option<Refusal> {
 /// A rank's part, and what of it is under way.
 #[derive(Debug)]
 pub(super) struct Vocabulary {
-    spread: Spread,
+    split: VocabularySplit,
     part: Part,
     /// The parameters: the head's table and the embedding's.
     tables: [usize; 2],
@@ -159,7 +159,7 @@ pub(super) struct Vocabulary {
 }
 
 impl Vocabulary {
-    pub(super) fn new(job: &MegatronPlan, spread: Spread, tables: [usize; 2]) -> Vocabulary {
+    pub(super) fn new(job: &MegatronPlan, split: VocabularySplit, tables: [usize; 2]) -> Vocabulary {
         let part = Part {
             tokens: job.split.batch * job.split.seq,
             width: job.split.model.width,
@@ -167,7 +167,7 @@ impl Vocabulary {
             dtype: job.split.dtype,
         };
         Vocabulary {
-            spread,
+            split,
             part,
             tables,
             micro_batches: job.split.micro_batches,
@@ -217,15 +217,15 @@ impl Vocabulary {
     }
 
     fn interlaced(&self) -> bool {
-        self.spread == Spread::Interlaced
+        self.split == VocabularySplit::Interlaced
     }
 
     /// When ranks meet over the head.
     fn meet(&self, group: GroupId) -> Meet {
-        match self.spread {
-            Spread::OneBarrier => Meet::Together,
-            Spread::TwoBarriers => Meet::Apart,
-            Spread::Interlaced => Meet::AtOnce(group, REDUCTIONS),
+        match self.split {
+            VocabularySplit::OneBarrier => Meet::Together,
+            VocabularySplit::TwoBarriers => Meet::Apart,
+            VocabularySplit::Interlaced => Meet::AtOnce(group, REDUCTIONS),
         }
     }
 }

@@ -127,7 +127,7 @@ pub struct Weight {
     /// Whether it is experts'.
     pub experts: bool,
     /// Whether its copies are spread over the expert axis, and each chip multiplies with its own.
-    pub spread: bool,
+    pub expert_parallel: bool,
     /// Whether its result is a part of a sum over the tensor axis.
     pub row_parallel: bool,
 }
@@ -157,7 +157,7 @@ pub struct Block {
     /// Chips over which results of row-parallel weights lie.
     split: u64,
     /// Chips that experts are spread over, and tokens sent to.
-    spread: u64,
+    expert_ranks: u64,
 }
 
 impl Block {
@@ -179,7 +179,7 @@ impl Block {
             rows,
             norm_numbers,
             split: model.width / job.stream(),
-            spread: job.spread(),
+            expert_ranks: job.expert_ranks(),
         };
         let around = placement == NormPlacement::PreAndPost;
         let beside = placement == NormPlacement::ParallelShared;
@@ -357,7 +357,7 @@ impl Block {
 
     /// The same rows of fewer experts and more sequences, or the reverse, where chips have experts of their own.
     fn sent(&mut self, input: Tensor, width: u64) -> Tensor {
-        if self.spread > 1 { self.op(Kind::Send, &[input], None, width) } else { input }
+        if self.expert_ranks > 1 { self.op(Kind::Send, &[input], None, width) } else { input }
     }
 
     /// Whether a gate multiplies a tensor.
@@ -453,9 +453,9 @@ impl Block {
         copies: u64,
     ) -> Tensor {
         let experts = copies > 1;
-        let spread = experts && self.spread > 1;
-        let copies = if spread { copies / self.spread } else { copies };
-        self.weights.push(Weight { name: weight, inputs, outputs, copies, experts, spread, row_parallel });
+        let expert_parallel = experts && self.expert_ranks > 1;
+        let copies = if expert_parallel { copies / self.expert_ranks } else { copies };
+        self.weights.push(Weight { name: weight, inputs, outputs, copies, experts, expert_parallel, row_parallel });
         let width = if row_parallel { outputs / self.split } else { outputs };
         self.op(Kind::Linear(self.weights.len() - 1), &[input], name, width)
     }

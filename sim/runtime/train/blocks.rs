@@ -22,7 +22,7 @@ pub(super) enum BlockFrame {
     /// Of a compiled block.
     Compiled(CompiledFrame),
     /// Of a compiled block inside a checkpoint: its input.
-    Again(Input),
+    Recompute(Input),
 }
 
 /// A checkpoint's input.
@@ -135,7 +135,7 @@ impl Training<'_> {
         };
         let (frame, output) = eager.forward_compiled(graph, compiled, hidden, map);
         eager.forget_compiled(frame);
-        (BlockFrame::Again(input), output)
+        (BlockFrame::Recompute(input), output)
     }
 
     /// Backward of a block from the gradient of its output, which it takes over: the gradient of its input.
@@ -146,7 +146,7 @@ impl Training<'_> {
         let compiled = self.graphs.compiled_block[layer].map(|at| &self.graphs.compiled[at]);
         match (frame, compiled) {
             (BlockFrame::Compiled(frame), Some(compiled)) => eager.backward_compiled(graph, compiled, frame, gradient),
-            (BlockFrame::Again(input), Some(compiled)) => {
+            (BlockFrame::Recompute(input), Some(compiled)) => {
                 let input = match (*input, eager.settings.offload) {
                     (Input::Sent(sent), Some(offload)) => eager.bring_back(sent, offload),
                     (Input::Here(input), _) => input,

@@ -34,7 +34,7 @@ pub(super) struct Gradients {
     here: Option<BufferId>,
     norms: Vec<BufferId>,
     /// Of the chip.
-    multiprocessors: u32,
+    sms: u32,
 }
 
 impl Gradients {
@@ -48,10 +48,10 @@ impl Gradients {
             Some(*end - part)
         });
         let on_host = starts.map(|start| start >= first).collect();
-        let multiprocessors = job.whole.eager.sms;
+        let sms = job.whole.eager.sms;
         let states = zero.offload.states.map(|settings| States::new(settings, job, &groups));
         let group = elements::of_each(&parts, zero.sub_group);
-        Gradients { boundary: true, on_host, group, states, here: None, norms: vec![], multiprocessors }
+        Gradients { boundary: true, on_host, group, states, here: None, norms: vec![], sms }
     }
 
     /// A parameter's part of so many elements; earlier ones of the step are added to it. One in fp16 is cast first.
@@ -92,7 +92,7 @@ impl Gradients {
         for start in (0..part).step_by(NORM as usize) {
             let taken = NORM.min(part - start);
             let double = made(program, stream, "aten._to_copy", (taken * BF16, 8 * taken));
-            let more = reduced(program, stream, "aten.linalg_vector_norm", (taken, 8), self.multiprocessors);
+            let more = reduced(program, stream, "aten.linalg_vector_norm", (taken, 8), self.sms);
             program.free(double);
             match norm {
                 None => norm = Some(more),

@@ -45,7 +45,7 @@ pub(super) struct Flat {
     /// Backwards of this step that have reduced.
     reduced: u32,
     /// Of the chip.
-    multiprocessors: u32,
+    sms: u32,
 }
 
 impl Flat {
@@ -70,7 +70,7 @@ impl Flat {
             averaged: None,
             norms: vec![],
             reduced: 0,
-            multiprocessors: job.whole.eager.sms,
+            sms: job.whole.eager.sms,
         }
     }
 
@@ -208,9 +208,9 @@ impl Flat {
             return false;
         }
         let double = made(program, stream, "aten._to_copy", (own * BF16, 8 * own));
-        self.norms.push(reduced(program, stream, "aten.linalg_vector_norm", (own, 8), self.multiprocessors));
+        self.norms.push(reduced(program, stream, "aten.linalg_vector_norm", (own, 8), self.sms));
         program.free(double);
-        look_through(program, stream, all, self.multiprocessors);
+        look_through(program, stream, all, self.sms);
         program.wait_for_host(stream);
         let wide = made(program, stream, "aten._to_copy", (own * BF16, own * DType::Fp32.bytes()));
         cross(program, stream, own * DType::Fp32.bytes(), true);

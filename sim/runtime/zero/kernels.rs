@@ -23,7 +23,7 @@ pub(super) fn copy(program: &mut Builder, stream: StreamId, elements: u64) {
 }
 
 /// `_has_inf_or_nan`: through six tensors as large as what is looked through.
-pub(super) fn look_through(program: &mut Builder, stream: StreamId, elements: u64, multiprocessors: u32) {
+pub(super) fn look_through(program: &mut Builder, stream: StreamId, elements: u64, sms: u32) {
     let (bf16, fp32) = (elements * BF16, elements * DType::Fp32.bytes());
     let wide = made(program, stream, "aten._to_copy", (bf16, fp32));
     let nan = made(program, stream, "aten.isnan", (fp32, elements));
@@ -32,7 +32,7 @@ pub(super) fn look_through(program: &mut Builder, stream: StreamId, elements: u6
     program.free(magnitude);
     let either = made(program, stream, "aten.logical_or", (2 * elements, elements));
     let number = made(program, stream, "aten._to_copy", (elements, fp32));
-    let most = reduced(program, stream, "aten.max", (elements, 4), multiprocessors);
+    let most = reduced(program, stream, "aten.max", (elements, 4), sms);
     for gone in [number, wide, nan, inf, either, most] {
         program.free(gone);
     }
@@ -45,12 +45,12 @@ pub(super) fn reduced(
     stream: StreamId,
     name: &'static str,
     (elements, each): (u64, u64),
-    multiprocessors: u32,
+    sms: u32,
 ) -> BufferId {
     let number = program.alloc(Bytes(each), stream, Category::OptimizerTemporary, name);
     let per_thread = elements.div_ceil(512);
     if per_thread >= 256 {
-        let blocks = per_thread.div_ceil(16).min(4 * u64::from(multiprocessors));
+        let blocks = per_thread.div_ceil(16).min(4 * u64::from(sms));
         let scratch =
             [blocks * each, 4].map(|bytes| program.alloc(Bytes(bytes), stream, Category::OptimizerTemporary, name));
         scratch.into_iter().rev().for_each(|buffer| program.free(buffer));

@@ -42,7 +42,7 @@ pub(super) struct SubGroups {
     /// The first group that is stepped on the host.
     on_host: usize,
     /// Of the chip.
-    multiprocessors: u32,
+    sms: u32,
 }
 
 impl SubGroups {
@@ -73,7 +73,7 @@ impl SubGroups {
                 .filter(|&(_, elements)| elements <= zero.gathering.persist)
                 .collect(),
             stay: vec![],
-            multiprocessors: job.whole.eager.sms,
+            sms: job.whole.eager.sms,
         }
     }
 
@@ -223,7 +223,7 @@ impl SubGroups {
             {
                 left -= part;
                 let double = made(program, COMPUTE, "aten._to_copy", (part * BF16, 8 * part));
-                norms.push(reduced(program, COMPUTE, "aten.linalg_vector_norm", (part, 8), self.multiprocessors));
+                norms.push(reduced(program, COMPUTE, "aten.linalg_vector_norm", (part, 8), self.sms));
                 program.free(double);
             }
             let numbers = 8 * norms.len() as u64;

@@ -22,15 +22,15 @@ pub(super) struct Update {
     /// Whether it is stepped on the host.
     on_host: bool,
     /// Of the chip.
-    multiprocessors: u32,
+    sms: u32,
 }
 
 impl Update {
     pub(super) fn new(job: &ZeroPlan, partition: &Partition, group: GroupId) -> Update {
         let (optimizer, clip) = (job.whole.optimizer, job.whole.clip);
-        let (ranks, multiprocessors) = (u64::from(job.zero.ranks), job.whole.eager.sms);
+        let (ranks, sms) = (u64::from(job.zero.ranks), job.whole.eager.sms);
         let on_host = job.zero.offload.optimizer;
-        Update { optimizer, clip, group, ranks, each: partition.each(), on_host, multiprocessors }
+        Update { optimizer, clip, group, ranks, each: partition.each(), on_host, sms }
     }
 
     fn wide(&self) -> u64 {
@@ -129,7 +129,7 @@ impl Update {
     fn overflow(&self, program: &mut Builder, pieces: &[u64]) {
         let count = program.alloc(Bytes(4), COMPUTE, Category::OptimizerTemporary, "aten.zeros");
         for &elements in pieces {
-            look_through(program, COMPUTE, elements, self.multiprocessors);
+            look_through(program, COMPUTE, elements, self.sms);
         }
         program.free(count);
         if self.ranks > 1 {
@@ -144,7 +144,7 @@ impl Update {
             .iter()
             .map(|&elements| {
                 let double = made(program, COMPUTE, "aten._to_copy", (elements * BF16, 8 * elements));
-                let norm = reduced(program, COMPUTE, "aten.linalg_vector_norm", (elements, 8), self.multiprocessors);
+                let norm = reduced(program, COMPUTE, "aten.linalg_vector_norm", (elements, 8), self.sms);
                 program.free(double);
                 norm
             })

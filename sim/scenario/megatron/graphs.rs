@@ -72,7 +72,7 @@ pub(super) fn asked(
             "cuda_graph_scope names mamba, and no block is one",
             "remove \"mamba\" from the list",
         ),
-        (job.model.predicts_ahead > 0, "CUDA graphs beside multi-token prediction are not simulated", NONE),
+        (job.model.mtp_layers > 0, "CUDA graphs beside multi-token prediction are not simulated", NONE),
         (job.fsdp, "CUDA graphs under use_megatron_fsdp are not simulated", NONE),
         (
             job.blocking,

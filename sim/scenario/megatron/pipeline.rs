@@ -235,7 +235,7 @@ pub(in crate::scenario) fn layers(
     (model, stages): (&ModelConfig, u64),
 ) -> Result<Vec<u64>, ScenarioError> {
     let Some(at) = &table.layers else {
-        let layers = spread(model.layers.count(), stages);
+        let layers = evenly(model.layers.count(), stages);
         if !model.layers.count().is_multiple_of(stages) {
             let problem =
                 format!("{} blocks of {} do not divide into {stages} stages", model.layers.count(), model.name);
@@ -252,7 +252,7 @@ pub(in crate::scenario) fn layers(
         format!(
             "write {stages} numbers that sum to {}, such as {:?}",
             model.layers.count(),
-            spread(model.layers.count(), stages)
+            evenly(model.layers.count(), stages)
         )
     };
     if written.len() as u64 != stages {
@@ -282,7 +282,7 @@ pub(in crate::scenario) fn layers(
 
 /// Blocks as even as can be; what is left over goes to the middle, since the first stage has the embedding and the last the
 /// head.
-fn spread(layers: u64, stages: u64) -> Vec<u64> {
+fn evenly(layers: u64, stages: u64) -> Vec<u64> {
     let (each, left) = (layers / stages, (layers % stages) as usize);
     let mut list = vec![each; stages as usize];
     let last = list.len() - 1;
@@ -359,12 +359,12 @@ pub(super) fn scatter_gather(
 
 #[cfg(test)]
 mod tests {
-    use super::spread;
+    use super::evenly;
 
     #[test]
     fn blocks_that_do_not_divide_spare_the_ends() {
-        assert_eq!(spread(126, 16), [7, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 7]);
-        assert_eq!(spread(7, 4), [2, 2, 2, 1]);
-        assert_eq!(spread(96, 8), [12; 8]);
+        assert_eq!(evenly(126, 16), [7, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 7]);
+        assert_eq!(evenly(7, 4), [2, 2, 2, 1]);
+        assert_eq!(evenly(96, 8), [12; 8]);
     }
 }

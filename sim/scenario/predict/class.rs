@@ -1,5 +1,7 @@
 //! Ranks that run the same program.
 
+use std::sync::Arc;
+
 use super::costs::Evidence;
 use super::memory::DeviceMemory;
 use super::parts::Counts;
@@ -10,7 +12,7 @@ use crate::program::Program;
 #[derive(Debug)]
 pub struct Class {
     /// The program of each of its ranks; of fewer micro-batches than the step has, where those repeat themselves.
-    pub program: Program,
+    pub program: Arc<Program>,
     /// Costs of its parts, with their evidence.
     pub evidence: Evidence,
     /// How often one of its ranks issues each part in a step.

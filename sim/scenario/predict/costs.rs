@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::cost::{Cost, CostModel, Placed, Spread};
+use crate::cost::{Cost, CostModel, OnNodes, Placed};
 use crate::engine::{CommCost, Costs, KernelCost};
 use crate::hardware::{OnTorus, Topology};
 use crate::network::LEVELS;
@@ -111,10 +111,10 @@ fn placed(scenario: &Scenario, group: &Group) -> Placed {
     if let Some(torus) = topology.on_torus(group.size, group.stride, &mesh) {
         return torus.into();
     }
-    let spread = topology.spread(group.size, group.stride);
+    let nodes = topology.on_nodes(group.size, group.stride);
     // A group that does not fill its nodes is as slow as its thinnest part.
-    let ranks_per_node = (group.size / spread.nodes).clamp(1, spread.ranks_per_node);
-    Spread { ranks_per_node, nodes: spread.nodes }.into()
+    let ranks_per_node = (group.size / nodes.nodes).clamp(1, nodes.ranks_per_node);
+    OnNodes { ranks_per_node, nodes: nodes.nodes }.into()
 }
 
 /// How the two ends of a message lie: on two nodes, if the peer of any of the ranks that issue it is on another.
@@ -127,6 +127,6 @@ fn between(topology: &Topology, program: &Program, transfer: &Transfer, ranks: &
     let nodes = if ranks.iter().copied().any(leaves) { 2 } else { 1 };
     match slice {
         Some(_) => OnTorus::chain(2 / nodes, nodes).into(),
-        None => Spread { ranks_per_node: 2 / nodes, nodes }.into(),
+        None => OnNodes { ranks_per_node: 2 / nodes, nodes }.into(),
     }
 }

@@ -38,9 +38,9 @@ pub(super) fn mfu(scenario: &Scenario, classes: &[Class], step: Time, tokens: u6
     // N without look-ups; a tied table is multiplied with as the head, and stays.
     let looked_up = if model.tied_head { positions } else { positions + model.vocab };
     // A block that predicts further ahead counts as one more, and the head once more (`num_floating_point_operations`).
-    let heads = model.predicts_ahead * model.vocab * model.width;
+    let heads = model.mtp_layers * model.vocab * model.width;
     let matmul = all + u128::from(heads) - u128::from(looked_up * model.width);
-    let ahead = model.predicts_ahead * model.layers.last().mixer.score_width();
+    let ahead = model.mtp_layers * model.layers.last().mixer.score_width();
     let scores = model.layers.iter().map(|layer| layer.mixer.score_width()).sum::<u64>() + ahead;
     let attention = u128::from(scores) * u128::from(scenario.job.seq());
     let ranks: u32 = classes.iter().map(|class| class.ranks).sum();
@@ -52,7 +52,7 @@ pub(super) fn mfu(scenario: &Scenario, classes: &[Class], step: Time, tokens: u6
         _ => peaks.bf16,
     };
     let eight = Kind::of(scenario).matmuls == EIGHT;
-    let hardware = classes.iter().map(|class| class.program.flops.0 * u128::from(class.ranks)).sum();
+    let hardware = classes.iter().map(|class| class.counts.flops.0 * u128::from(class.ranks)).sum();
     let entries = [
         (
             "6·N + 12·L·H·S, N without look-up tables, attention in full (torchtitan, PaLM)",

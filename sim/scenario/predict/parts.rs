@@ -6,7 +6,7 @@ use super::class::Class;
 use crate::cost::{Backend, Basis};
 use crate::engine::{Breakdown, Busy, Costs, Timeline};
 use crate::program::{Collective, DType, Dispatch, Instr, Pass, Program, TransferId, Work};
-use crate::units::Time;
+use crate::units::{Flops, Time};
 
 /// A part of the step.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,6 +86,8 @@ pub struct Counts {
     pub(super) exchanges: Vec<u64>,
     /// Host work without a launch, by dispatch class.
     pub(super) host: [u64; Dispatch::COUNT],
+    /// FLOPs of the step.
+    pub flops: Flops,
 }
 
 impl Counts {
@@ -96,6 +98,7 @@ impl Counts {
             comms: vec![0; program.comms.len()],
             exchanges: vec![0; program.exchanges.len()],
             host: [0; Dispatch::COUNT],
+            flops: program.flops,
         };
         for instr in &program.step {
             match instr {

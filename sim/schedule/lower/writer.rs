@@ -1,12 +1,12 @@
 //! Writes a rank's list where the vocabulary is spread over ranks.
 
-use super::super::batching::Spread;
+use super::super::batching::VocabularySplit;
 use super::super::{Action, Kind, Shape};
 
 /// A rank's list under construction: actions of one kind come in the order of micro-batches.
 pub(super) struct Writer<'a> {
     out: &'a mut Vec<Action>,
-    pub(super) spread: Spread,
+    pub(super) split: VocabularySplit,
     pub(super) shape: Shape,
     pub(super) rank: u32,
     counts: [u32; Kind::ALL.len()],
@@ -14,8 +14,8 @@ pub(super) struct Writer<'a> {
 
 impl Writer<'_> {
     /// Nothing yet.
-    pub(super) fn new(spread: Spread, shape: Shape, rank: u32, out: &mut Vec<Action>) -> Writer<'_> {
-        Writer { out, spread, shape, rank, counts: [0; Kind::ALL.len()] }
+    pub(super) fn new(split: VocabularySplit, shape: Shape, rank: u32, out: &mut Vec<Action>) -> Writer<'_> {
+        Writer { out, split, shape, rank, counts: [0; Kind::ALL.len()] }
     }
 
     pub(super) fn first(&self) -> bool {
@@ -55,7 +55,7 @@ impl Writer<'_> {
             let forward = matches!(kind, Kind::SendForward | Kind::RecvBackward);
             if !(if forward { self.last() } else { self.first() }) {
                 self.add(kind);
-            } else if kind == Kind::RecvForward && self.spread != Spread::Interlaced {
+            } else if kind == Kind::RecvForward && self.split != VocabularySplit::Interlaced {
                 // What the first rank's blocks take is the sum of the embedding's parts.
                 self.add(Kind::WaitSumEmbed);
             }

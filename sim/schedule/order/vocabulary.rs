@@ -10,9 +10,9 @@
 //! The lists hold what the stages' blocks compute. The parts of the embedding and of the head, and what is exchanged, are
 //! added by [`lower`](fn@super::super::lower).
 
-pub use super::super::batching::Spread;
+pub use super::super::batching::VocabularySplit;
 
-use super::super::lower::spread;
+use super::super::lower::vocabulary;
 use super::super::{Action, Batching, Placement, ScheduleError, Shape};
 use super::entry::{Entry, Generate, one_stage};
 
@@ -20,30 +20,30 @@ use super::entry::{Entry, Generate, one_stage};
 pub const VOCAB_1: Entry = entry(
     "Vocab1",
     "1F1B with the vocabulary spread over ranks, two reductions of the head beside the blocks",
-    |_| Batching::Vocabulary(Spread::TwoBarriers),
+    |_| Batching::Vocabulary(VocabularySplit::TwoBarriers),
     |shape| check(VOCAB_1.name, shape, shape.ranks + 2),
-    |shape, rank, out| blocks(Spread::TwoBarriers, shape, rank, out),
+    |shape, rank, out| blocks(VocabularySplit::TwoBarriers, shape, rank, out),
 );
 
 /// Algorithm 2.
 pub const VOCAB_2: Entry = entry(
     "Vocab2",
     "1F1B with the vocabulary spread over ranks, one reduction of the head beside the blocks",
-    |_| Batching::Vocabulary(Spread::OneBarrier),
+    |_| Batching::Vocabulary(VocabularySplit::OneBarrier),
     |shape| check(VOCAB_2.name, shape, shape.ranks + 1),
-    |shape, rank, out| blocks(Spread::OneBarrier, shape, rank, out),
+    |shape, rank, out| blocks(VocabularySplit::OneBarrier, shape, rank, out),
 );
 
 /// nnScaler's, as the fork has it.
 pub const INTERLACED: Entry = entry(
     "Interlaced",
     "the vocabulary spread over ranks that wait for every exchange of the head",
-    |_| Batching::Vocabulary(Spread::Interlaced),
+    |_| Batching::Vocabulary(VocabularySplit::Interlaced),
     |shape| {
         check(INTERLACED.name, shape, shape.ranks * 3 / 2 + 1)?;
         if shape.ranks.is_multiple_of(2) { Ok(()) } else { Err(ScheduleError::OddRanks { found: shape.ranks }) }
     },
-    |shape, rank, out| blocks(Spread::Interlaced, shape, rank, out),
+    |shape, rank, out| blocks(VocabularySplit::Interlaced, shape, rank, out),
 );
 
 const fn entry(
@@ -76,8 +76,8 @@ fn check(schedule: &'static str, shape: Shape, least: u32) -> Result<(), Schedul
 }
 
 /// What a rank's blocks compute.
-fn blocks(spread: Spread, shape: Shape, rank: u32, out: &mut Vec<Action>) {
+fn blocks(split: VocabularySplit, shape: Shape, rank: u32, out: &mut Vec<Action>) {
     let mut all = vec![];
-    spread::write(spread, shape, rank, &mut all);
+    vocabulary::write(split, shape, rank, &mut all);
     out.extend(all.into_iter().filter(|action| action.kind.computes()));
 }

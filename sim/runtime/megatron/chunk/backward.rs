@@ -1,6 +1,6 @@
 //! The backward of a chunk's micro-batch.
 
-use super::frame::{Again, BlocksFrame};
+use super::frame::{BlocksFrame, Checkpoint};
 use super::{Chunk, ChunkFrame, HEAD, mtp};
 use crate::plan::megatron::Implementation;
 use crate::program::{Category, DType, Pass};
@@ -27,14 +27,14 @@ impl Chunk {
         // Maxima are reduced after the first module in fp8 that autograd saw in forward, which blocks that run again are not. A
         // second run leaves fp8 as it is for a first module, which the final norm then is, too (`autocast`, `get_autocast_state`).
         let first = frame.blocks.iter().position(|done| matches!(done, BlocksFrame::Saved(..)));
-        let again = frame.blocks.iter().any(|done| matches!(done, BlocksFrame::Again(..)));
+        let again = frame.blocks.iter().any(|done| matches!(done, BlocksFrame::Recompute(..)));
         if again && self.head.is_some() {
             eager.reduce_maxima();
         }
         for (at, done) in frame.blocks.into_iter().enumerate().rev() {
             gradient = match done {
                 BlocksFrame::Saved(layer, running) => self.backward_block(eager, layer, *running, gradient),
-                BlocksFrame::Again(again) => self.backward_again(eager, again, gradient),
+                BlocksFrame::Recompute(held) => self.backward_recomputed(eager, held, gradient),
             };
             if first == Some(at) {
                 eager.reduce_maxima();
@@ -114,13 +114,13 @@ impl Chunk {
     }
 
     /// Runs blocks again, and their backward (`CheckpointFunction.backward`).
-    pub(super) fn backward_again(&self, eager: &mut Eager, again: Again, gradient: Storage) -> Storage {
+    pub(super) fn backward_recomputed(&self, eager: &mut Eager, held: Checkpoint, gradient: Storage) -> Storage {
         let before = (eager.program.set_pass(Pass::Recompute), eager.category);
         eager.category = Category::Recompute;
         let mut frames = vec![];
-        let mut x = eager.retain(again.input);
-        for layer in again.first..again.first + again.layers {
-            let (frame, out) = self.forward_block(eager, (x, again.mask), layer, Mode::Train);
+        let mut x = eager.retain(held.input);
+        for layer in held.first..held.first + held.layers {
+            let (frame, out) = self.forward_block(eager, (x, held.mask), layer, Mode::Train);
             eager.release(x);
             frames.push((layer, frame));
             x = out;
@@ -136,7 +136,7 @@ impl Chunk {
             running = self.backward_block(eager, layer, frame, running);
         }
         enters_fp8_anew(eager, false);
-        for storage in [x, gradient, again.input, again.mask] {
+        for storage in [x, gradient, held.input, held.mask] {
             eager.release(storage);
         }
         running

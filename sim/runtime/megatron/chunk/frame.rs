@@ -8,12 +8,12 @@ pub(super) enum BlocksFrame {
     /// One block's frame.
     Saved(u64, Box<Frame>),
     /// Blocks that are run again.
-    Again(Again),
+    Recompute(Checkpoint),
 }
 
 /// Blocks that are run again in backward, and what the checkpoint around them keeps.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Again {
+pub(super) struct Checkpoint {
     pub(super) input: Storage,
     pub(super) mask: Storage,
     pub(super) first: u64,
@@ -45,7 +45,9 @@ impl HoldsStorages for ChunkFrame {
         for done in &mut self.blocks {
             match done {
                 BlocksFrame::Saved(_, frame) => frame.storages(show),
-                BlocksFrame::Again(Again { input, mask, .. }) => [input, mask].into_iter().for_each(&mut *show),
+                BlocksFrame::Recompute(Checkpoint { input, mask, .. }) => {
+                    [input, mask].into_iter().for_each(&mut *show)
+                }
             }
         }
         if let Some(LossReport { tokens, report }) = &mut self.report {

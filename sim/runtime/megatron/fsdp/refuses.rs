@@ -31,7 +31,7 @@ pub fn unfit(
                 .instead("take a dense model"),
         ),
         (
-            model.predicts_ahead > 0,
+            model.mtp_layers > 0,
             Refusal::new("megatron-fsdp-multi-token", "Megatron-FSDP with multi-token prediction")
                 .on("megatron.mtp_num_layers")
                 .instead("write megatron.mtp_num_layers = 0"),

@@ -6,7 +6,7 @@ use crate::runtime::eager::{COMPUTE, Storage};
 use crate::runtime::megatron::data::read_back;
 use crate::runtime::megatron::groups::{PIPELINE, REDUCTIONS, VOCABULARY};
 use crate::runtime::megatron::state::Rank;
-use crate::schedule::order::vocabulary::Spread;
+use crate::schedule::order::vocabulary::VocabularySplit;
 use crate::units::Bytes;
 
 /// Kernels of a few numbers that take a micro-batch's loss and its gradient (`loss_func`, and its backward).
@@ -118,11 +118,11 @@ impl Rank<'_> {
             made = results;
             self.shared().head = Some(frame);
         }
-        match self.shared().spread {
+        match self.shared().split {
             // What stands in the gradient's place goes with the input.
-            Spread::OneBarrier => gradient.into_iter().for_each(|gradient| self.eager.release(gradient)),
-            Spread::TwoBarriers => made.gradients.extend(gradient),
-            Spread::Interlaced => {
+            VocabularySplit::OneBarrier => gradient.into_iter().for_each(|gradient| self.eager.release(gradient)),
+            VocabularySplit::TwoBarriers => made.gradients.extend(gradient),
+            VocabularySplit::Interlaced => {
                 self.kernels_of_loss(&LOSS, Dispatch::EagerForward);
                 if self.job.checks_for_nan {
                     read_back(&mut self.eager.program, "aten.isnan");
@@ -166,7 +166,7 @@ impl Rank<'_> {
     /// sums are corrected, and the input's gradient, which in algorithm 2 is that of this micro-batch and corrected too.
     pub(super) fn reduce_head(&mut self, micro_batch: u32) {
         let shared = self.shared();
-        let (part, together) = (shared.part, shared.spread == Spread::OneBarrier);
+        let (part, together) = (shared.part, shared.split == VocabularySplit::OneBarrier);
         let (statistics, gradient) = (micro_batch < shared.micro_batches, together || micro_batch > 0);
         let numbers = part.numbers();
         let beside = (REDUCTIONS, VOCABULARY);
@@ -226,12 +226,12 @@ impl Rank<'_> {
 
     /// The gradient of the last stage's result, on the last rank, times the loss's where it does not hold that yet.
     pub(in super::super) fn gradient_of_head(&mut self) -> Option<Storage> {
-        let spread = self.vocabulary.as_ref()?.spread;
+        let split = self.vocabulary.as_ref()?.split;
         let part = self.shared().part;
-        let results = if spread == Spread::Interlaced { &self.shared().made } else { &self.shared().reduced };
+        let results = if split == VocabularySplit::Interlaced { &self.shared().made } else { &self.shared().reduced };
         let gradient = *results.gradients.first().expect("the head's gradient is made before it goes back");
         self.eager.program.set_pass(Pass::Backward);
-        if spread == Spread::OneBarrier {
+        if split == VocabularySplit::OneBarrier {
             let hidden = part.hidden();
             let read = hidden + part.numbers();
             self.eager.pointwise("aten.mul_", MemoryKind::Elementwise, read, hidden, Dispatch::EagerBackward);

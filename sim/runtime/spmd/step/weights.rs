@@ -21,7 +21,7 @@ impl Step<'_> {
         if !weight.experts || mesh.expert < 2 {
             return Among { whole: weight.experts && self.job.capacity_factor.is_none(), ..self.all() };
         }
-        let others = (!weight.spread).then_some((self.groups.expert, mesh.expert));
+        let others = (!weight.expert_parallel).then_some((self.groups.expert, mesh.expert));
         Among { group: self.groups.expert_fsdp, shards: mesh.expert_shards(), whole: true, others }
     }
 

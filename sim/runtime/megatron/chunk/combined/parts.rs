@@ -72,7 +72,7 @@ impl Chunk {
 
     /// Its module that predicts a token further ahead.
     fn module(&self) -> Option<Layer<'_>> {
-        let graph = self.head.as_ref().filter(|_| self.last && self.job.model.predicts_ahead > 0)?;
+        let graph = self.head.as_ref().filter(|_| self.last && self.job.model.mtp_layers > 0)?;
         Some(Layer { graph, at: mtp::cuts(graph) })
     }
 

@@ -16,25 +16,25 @@
 use super::{Level, Reach, Topology};
 
 /// How a group of ranks is spread over nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spread {
-    /// Nodes the group spans.
-    pub nodes: u32,
-    /// Members on the fullest of those nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OnNodes {
+    /// Ranks of the group on the fullest of those nodes.
     pub ranks_per_node: u32,
+    /// Nodes that the group spans.
+    pub nodes: u32,
 }
 
 impl Topology {
     /// How a group of `size` ranks, `stride` apart, is spread over nodes.
     #[doc(hidden)]
-    pub fn spread(&self, size: u32, stride: u32) -> Spread {
-        spread(size, stride, self.node.chips, self.chips())
+    pub fn on_nodes(&self, size: u32, stride: u32) -> OnNodes {
+        worst(size, stride, self.node.chips, self.chips())
     }
 
     /// Index in `fabric` of the innermost level that holds every group of `size` ranks, `stride` apart.
     pub fn level_of(&self, size: u32, stride: u32) -> usize {
         let holds = |level: &Level| match level.reach {
-            Reach::Chips(reach) => spread(size, stride, reach, self.chips()).nodes == 1,
+            Reach::Chips(reach) => worst(size, stride, reach, self.chips()).nodes == 1,
             Reach::Unbounded => true,
         };
         // The reader has checked that the outermost level joins every chip.
@@ -43,27 +43,27 @@ impl Topology {
 }
 
 /// The worst spread of groups of `size` ranks, `stride` apart, over blocks of `block` of the `ranks` there are.
-fn spread(size: u32, stride: u32, block: u32, ranks: u32) -> Spread {
+fn worst(size: u32, stride: u32, block: u32, ranks: u32) -> OnNodes {
     let (stride, block, ranks) = (u64::from(stride.max(1)), u64::from(block.max(1)), u64::from(ranks.max(1)));
     // Ranks that the machine does not have are on no node.
     let size = u64::from(size.max(1)).min(ranks.div_ceil(stride));
     let span = size * stride;
     let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     if block.is_multiple_of(span) || block >= ranks {
-        return Spread { nodes: 1, ranks_per_node: count(size) };
+        return OnNodes { nodes: 1, ranks_per_node: count(size) };
     }
     if stride.is_multiple_of(block) {
-        return Spread { nodes: count(size), ranks_per_node: 1 };
+        return OnNodes { nodes: count(size), ranks_per_node: 1 };
     }
     if block.is_multiple_of(stride) && span.is_multiple_of(block) {
-        return Spread { nodes: count(span / block), ranks_per_node: count(block / stride) };
+        return OnNodes { nodes: count(span / block), ranks_per_node: count(block / stride) };
     }
     // Groups and blocks fall into step again after `block` spans, so later groups lie like earlier ones.
     let starts = (0..block).map(|group| group * span).take_while(|&start| start < ranks);
     let firsts = starts.flat_map(|start| start..(start + stride).min(ranks));
     let worst = firsts.map(|first| one(first, size, stride, block, ranks)).max();
     let (nodes, ranks_per_node) = worst.unwrap_or((1, 1));
-    Spread { nodes: count(nodes), ranks_per_node: count(ranks_per_node) }
+    OnNodes { nodes: count(nodes), ranks_per_node: count(ranks_per_node) }
 }
 
 /// Blocks that the group beginning at `first` spans, and its members in the fullest of them.
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     fn over_nodes(size: u32, stride: u32, block: u32, ranks: u32) -> (u32, u32) {
-        let spread = spread(size, stride, block, ranks);
+        let spread = worst(size, stride, block, ranks);
         (spread.nodes, spread.ranks_per_node)
     }
 

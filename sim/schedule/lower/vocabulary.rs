@@ -12,28 +12,28 @@
 //! All of these meet on one communicator, so every rank issues them in one order, at the places in its list that leave
 //! the least waiting if a backward of blocks takes two forwards (the fork takes that until it has measured).
 
-use super::super::batching::Spread;
+use super::super::batching::VocabularySplit;
 use super::super::{Action, Kind, Lists, Schedule, Shape};
 use super::interlaced;
 use super::writer::Writer;
 
 /// The lists with all that is issued.
-pub fn lower(schedule: &Schedule, spread: Spread) -> Lists {
+pub fn lower(schedule: &Schedule, split: VocabularySplit) -> Lists {
     let shape = schedule.shape();
     let mut lists = Lists::with_capacity(schedule.ranks(), 8 * schedule.lists.all().len());
     for rank in 0..shape.ranks {
-        write(spread, shape, rank, lists.open());
+        write(split, shape, rank, lists.open());
         lists.close();
     }
     lists
 }
 
 /// All that one rank issues.
-pub fn write(spread: Spread, shape: Shape, rank: u32, out: &mut Vec<Action>) {
-    let writer = Writer::new(spread, shape, rank, out);
-    match spread {
-        Spread::Interlaced => interlaced::write(writer),
-        Spread::TwoBarriers | Spread::OneBarrier => beside(writer),
+pub fn write(split: VocabularySplit, shape: Shape, rank: u32, out: &mut Vec<Action>) {
+    let writer = Writer::new(split, shape, rank, out);
+    match split {
+        VocabularySplit::Interlaced => interlaced::write(writer),
+        VocabularySplit::TwoBarriers | VocabularySplit::OneBarrier => beside(writer),
     }
 }
 
@@ -83,7 +83,7 @@ impl Place {
 /// The reductions run beside the computation.
 fn beside(mut w: Writer<'_>) {
     use Kind::*;
-    let separate = w.spread == Spread::TwoBarriers;
+    let separate = w.split == VocabularySplit::TwoBarriers;
     let extra = u32::from(separate);
     let (ranks, all, rank) = (w.shape.ranks, w.shape.microbatches, w.rank as usize);
     let place = Place::of(ranks as usize);
