@@ -5,6 +5,7 @@
 //! ([`gate`]). [`mod@predict`] flies it.
 
 mod accumulation;
+pub mod advice;
 mod assumption;
 mod autocast;
 mod batch;

@@ -138,7 +138,7 @@ fn what_has_no_rules_beside_a_module_is_refused_by_name() {
     for (text, what) in [
         (
             scenario("mtp_num_layers = 1\nfp8 = \"delayed\"\nrecompute = { uniform = 1 }"),
-            "multi-token prediction beside blocks run again, in fp8",
+            "multi-token prediction with recomputed layers, in fp8",
         ),
         (
             scenario("mtp_num_layers = 1\nrecompute = { uniform = 2 }"),
@@ -150,7 +150,7 @@ fn what_has_no_rules_beside_a_module_is_refused_by_name() {
         ),
         (
             beside("mtp_num_layers = 1\nfp8 = \"delayed\"", "[1, 1, 1, 1]"),
-            "multi-token prediction beside exchanges of another micro-batch, in fp8",
+            "multi-token prediction with exchanges overlapped with another micro-batch, in fp8",
         ),
         (
             scenario("mtp_num_layers = 1\nfp8 = \"delayed\"")

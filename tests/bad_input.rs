@@ -103,7 +103,11 @@ const MISTAKES: &[(&str, &str, &[&str])] = &[
     (
         "",
         "[framework]\ncuda_graphs = true\n[fsdp]\ncpu_offload = true",
-        &["my.toml:7:", "a graph of forward and backward beside the host's memory", "framework.cuda_graphs = false"],
+        &[
+            "my.toml:7:",
+            "a CUDA graph of forward and backward with offload to the host's memory",
+            "framework.cuda_graphs = false",
+        ],
     ),
     ("", "[compile]\nloss = 1", &["my.toml:17:8", "true or false, found 1"]),
     ("", "[loss]\nkind = \"fused_linear\"\n[loop]\ntrain_metrics = 2", &["my.toml:19:17", "whole logits"]),

@@ -45,7 +45,7 @@ fn experts_that_do_not_lie_on_the_mesh_are_told_why() {
     let padded = keys("moe_pad_expert_input_to_capacity = true");
     assert!(padded.contains("filled up to a capacity, and none is written"), "{padded}");
     let drawn = keys("moe_router_force_load_balancing = true\nmoe_expert_capacity_factor = 1.0");
-    assert!(drawn.contains("beside a capacity of experts is not simulated"), "{drawn}");
+    assert!(drawn.contains("with a capacity of experts is not simulated"), "{drawn}");
     let nothing = keys("moe_expert_capacity_factor = 0.0");
     assert!(nothing.contains("1.0 is a balanced load"), "{nothing}");
     let local = keys("implementation = \"local\"\nmoe_permute_fusion = true");
@@ -55,7 +55,7 @@ fn experts_that_do_not_lie_on_the_mesh_are_told_why() {
     for (modules, problem, remedy) in [
         ("\"mla_up_proj\"", "names mla_up_proj, and mixtral-8x7b has no latent attention", "remove \"mla_up_proj\""),
         ("\"shared_experts\"", "names shared_experts, and mixtral-8x7b has no shared experts", "remove"),
-        ("\"moe\", \"moe_act\"", "names moe_act beside moe", "one inside the other is not simulated"),
+        ("\"moe\", \"moe_act\"", "names moe_act and moe", "one inside the other is not simulated"),
     ] {
         let said = keys(&format!("recompute_modules = [{modules}]"));
         assert!(said.contains(problem) && said.contains(remedy), "{said}");
@@ -75,7 +75,7 @@ fn exchanges_beside_another_micro_batch_say_what_they_need() {
         (
             "overlap_moe_expert_parallel_comm",
             "delay_wgrad_compute",
-            "moves weight gradients beside exchanges of experts, and none are hidden",
+            "overlaps weight gradients with exchanges of experts, and none are overlapped",
             "overlap_moe_expert_parallel_comm = true",
         ),
         (
@@ -87,7 +87,7 @@ fn exchanges_beside_another_micro_batch_say_what_they_need() {
         (
             "[megatron]\n",
             "[megatron]\ndelay_wgrad_compute = true\ntp_comm_overlap = true\n",
-            "leaves no weight gradients for later whose matmuls have exchanges beside them",
+            "leaves no weight gradients for later whose matmuls overlap with exchanges",
             "megatron.tp_comm_overlap = false",
         ),
         (

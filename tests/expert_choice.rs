@@ -46,7 +46,7 @@ fn what_has_no_rules_beside_experts_that_choose_is_refused_in_words() {
         ("fsdp2", MIXTRAL, "", "[compile]\nblocks = true\n", "compiled blocks with experts"),
         ("fsdp2", MIXTRAL, "", "[float8]\nrecipe = \"rowwise\"\n", "float8"),
         ("fsdp2", MIXTRAL, "", "[activation_checkpointing]\npolicy = \"selective_op\"\n", "selective checkpointing"),
-        ("fsdp2", "\"deepseek-v2-lite\"", "", "", "shared experts beside some that choose their tokens"),
+        ("fsdp2", "\"deepseek-v2-lite\"", "", "", "shared experts with experts that choose their tokens"),
         ("fsdp2", sizes, "", "", "model.expert_load says otherwise"),
         ("fsdp1", MIXTRAL, "", "", "experts that choose their tokens run under fully_shard"),
         ("single_device", MIXTRAL, "", "", "experts that choose their tokens run under fully_shard"),

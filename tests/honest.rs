@@ -104,9 +104,12 @@ fn a_report_says_how_many_runs_of_its_kind_were_measured_and_how_far_they_were_o
     folder.write("config.json", include_str!("tiny/config.json"));
     folder.write("my.toml", TINY);
     let said = String::from_utf8(folder.windtunnel(&["run", "my.toml"]).stdout).expect("text");
-    let line = said.lines().find(|line| line.trim_start().starts_with("runs like it")).expect("a line of runs like it");
-    assert!(line.contains("measured configuration") && line.contains("in the median"), "{line}");
+    let line =
+        said.lines().find(|line| line.trim_start().starts_with("measured runs")).expect("a line of measured runs");
+    assert!(line.contains("are like this one"), "{line}");
     assert!(Kind::PARTS.len() == 6 && line.contains("fsdp2, h100-sxm-80gb, data, dense, 16-bit, one"), "{line}");
+    let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("in the median their predicted steps are"), "{said}");
 }
 
 #[test]

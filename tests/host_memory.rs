@@ -100,14 +100,17 @@ fn reports_say_what_the_host_holds_and_why_there_is_no_verdict() {
     let said = |has| {
         let scenario = make::parse(&on(&offloaded(), has));
         let answer = windtunnel::scenario::predict(&scenario, Default::default()).unwrap();
-        (report::text::report(&scenario, &answer, Default::default()), report::json::report(&scenario, &answer))
+        (
+            report::text::report(&scenario, &answer, report::text::Detail { width: 400, ..Default::default() }),
+            report::json::report(&scenario, &answer),
+        )
     };
     let (text, json) = said(None);
-    assert!(text.contains("fits          unknown: the topology states no host memory"), "{text}");
-    assert!(text.contains("host memory   ") && !text.contains("fits          yes"), "{text}");
+    assert!(text.contains("Whether it fits is unknown.") && text.contains("the topology states none"), "{text}");
+    assert!(text.contains("host memory   ") && !text.contains("Fits"), "{text}");
     assert_eq!((&json["memory"]["fits"], &json["memory"]["verdict"]), (&false.into(), &"unknown".into()));
     let (text, json) = said(Some("1 MB"));
-    assert!(text.contains("fits          NO: a node's ranks want"), "{text}");
+    assert!(text.contains("too much for the host's memory. A node's ranks want"), "{text}");
     assert_eq!(json["memory"]["host_capacity_bytes"], 1_000_000);
     assert!(json["memory"]["host_bytes_per_node"].as_u64() > Some(1_000_000));
 }

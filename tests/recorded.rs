@@ -33,7 +33,11 @@ fn said(read: Result<Scenario, ScenarioError>, remedies: bool) -> String {
     });
     match predicted {
         Ok((scenario, answer)) => {
-            let report = text::report(&scenario, &answer, text::Detail { all_conventions: true });
+            let report = text::report(
+                &scenario,
+                &answer,
+                text::Detail { all_conventions: true, verbose: true, ..Default::default() },
+            );
             format!("{:#}\n{report}", json::report(&scenario, &answer))
         }
         Err(error) => format!("error: {error}\n"),

@@ -103,8 +103,8 @@ fn the_bubble_is_what_a_loop_computes_while_it_fills_and_drains() {
     assert_eq!(delayed.bubble(), 6.0 / 22.0);
     let scenario = read(&[]);
     let answer = predict(&scenario, Settings { remedies: false, ..Settings::default() }).unwrap();
-    let said = report::text::report(&scenario, &answer, report::text::Detail { all_conventions: false });
-    assert!(said.contains("15.8 %   of the pipeline's 19 iterations compute what nobody reads"), "{said}");
+    let said = report::text::report(&scenario, &answer, Default::default());
+    assert!(said.contains("15.8 % of the pipeline's 19 iterations compute what nobody reads"), "{said}");
     assert_eq!(report::json::report(&scenario, &answer)["bubble"], 3.0 / 19.0);
 }
 

@@ -51,7 +51,7 @@ const OTHER_WRITERS: [(&str, &str); 3] = [
 ];
 
 /// Options with a value that is not the name of a file that is written.
-const NO_WRITERS: &str = "base between chip collective compare compilations costs device devices fail-above flag from grade \
+const NO_WRITERS: &str = "base between changes chip collective compare compilations costs device devices fail-above flag from grade \
     hardware hop kernels lane libraries limit max microbatches minutes nodes partitions plan plugin program ranks row sequence slice \
     source stage stages step sweeps timeout topology uncertainty version virtual wheel";
 

@@ -1,11 +1,15 @@
 //! `windtunnel run SCENARIO`: one prediction.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+
 use super::{Failure, Json, Outcome, Written, output};
 use windtunnel::files::Output;
-use windtunnel::report::{json, text};
+use windtunnel::report::text;
+use windtunnel::scenario::advice::Advice;
 use windtunnel::scenario::predict::{Settings, Verdict};
 use windtunnel::scenario::{Prediction, Scenario, predict};
 
@@ -25,9 +29,26 @@ pub struct Args {
     /// Print MFU under every convention.
     #[arg(long)]
     mfu_all: bool,
+    /// Print everything: all kernels, every default, what each number rests on.
+    #[arg(long, short)]
+    verbose: bool,
+    /// Simulate single changes: those that would make the run faster, and other values of what the file does not state.
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    changes: Changes,
     /// Exit with 1 if the plan does not fit in memory, or if whether it does is unknown.
     #[arg(long)]
     fail_if_oom: bool,
+}
+
+/// When single changes are simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Changes {
+    /// Where a step is short, so that all of them take a second or two.
+    Auto,
+    /// However long they take.
+    All,
+    /// Never.
+    None,
 }
 
 pub fn run(args: &Args) -> Outcome {
@@ -35,9 +56,12 @@ pub fn run(args: &Args) -> Outcome {
     let scenario = Scenario::load(&args.scenario).map_err(Failure::input)?;
     let settings = Settings { fold: !args.full, record: trace.is_some(), ..Settings::default() };
     let answer = predict(&scenario, settings).map_err(Failure::input)?;
-    let detail = text::Detail { all_conventions: args.mfu_all };
     let written = write_trace(trace, &scenario, &answer);
-    json.finish_with(written, || text::report(&scenario, &answer, detail), || json::report(&scenario, &answer))?;
+    let advice = advice(args.changes, &scenario, &answer);
+    let (verbose, all_conventions, advice) = (args.verbose, args.mfu_all, advice.as_ref());
+    let detail = text::Detail { all_conventions, verbose, advice, width: width(), colour: colour() };
+    let as_json = || answer.report(&scenario).with(advice).json();
+    json.finish_with(written, || text::report(&scenario, &answer, detail), as_json)?;
     match (args.fail_if_oom, answer.memory.verdict()) {
         (true, Verdict::Unknown) => {
             let why = "states no node.host_memory: state it, or leave out --fail-if-oom";
@@ -47,6 +71,34 @@ pub fn run(args: &Args) -> Outcome {
         (true, _) if answer.memory.refused() => Ok(ExitCode::from(1)),
         _ => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// Simulates single changes, if it was asked for or takes no time to speak of.
+fn advice(when: Changes, scenario: &Scenario, answer: &Prediction) -> Option<Advice> {
+    let asked = when == Changes::All || when == Changes::Auto && Advice::is_quick(answer);
+    let bar = ProgressBar::new(0).with_finish(ProgressFinish::AndClear);
+    let style = ProgressStyle::with_template("{bar:30} {pos} of {len} changes simulated, {eta} left");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let tick = |all: Option<usize>| match all {
+        Some(all) => bar.set_length(all as u64),
+        None => bar.inc(1),
+    };
+    let advice = asked.then(|| Advice::of(scenario, answer, tick));
+    bar.finish_and_clear();
+    advice
+}
+
+/// Columns of the terminal; a pipe and a file have as many on every machine.
+fn width() -> usize {
+    let terminal = std::io::stdout().is_terminal().then(terminal_size::terminal_size).flatten();
+    terminal.map_or(text::WIDTH, |(columns, _)| usize::from(columns.0))
+}
+
+/// Whether standard output shows colours, and nobody said that it shall not (<https://no-color.org>).
+fn colour() -> bool {
+    let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
+    std::io::stdout().is_terminal() && !refused && !dumb
 }
 
 /// Writes the timeline of a prediction that recorded it, if that was asked for.

@@ -43,7 +43,7 @@ pub fn page(outcome: &Outcome, groups: &[Group]) -> String {
             }
             body {
                 h1 { "Predicted against measured" }
-                p { (outcome.judged.len()) " receipts flown, " (outcome.skipped.len()) " not." }
+                p { (outcome.judged.len()) " receipts simulated, " (outcome.skipped.len()) " not." }
                 (table(groups))
                 h2 { "Error of the step time, receipt by receipt" }
                 p { "Each point is a receipt; above zero the prediction is too slow. The grey band is ± 5 %, about what two runs of one configuration differ by." }

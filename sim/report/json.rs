@@ -3,14 +3,46 @@
 use serde_json::Value;
 
 use super::layout::{
-    FORMAT, KeyWithoutEffect, Live, Memory, Mfu, Model, Part, Phase, Question, Remedy, Report, RunsLikeIt, Topology,
+    Change, Changes, Default, FORMAT, KeyWithoutEffect, Live, Memory, Mfu, Model, Part, Phase, Question, Remedy,
+    Report, RunsLikeIt, Topology,
 };
 use super::{pipeline, start_up};
+use crate::scenario::advice::{Advice, Moved, Tried};
 use crate::scenario::{Idle, Prediction, Scenario, predict};
 
 /// The prediction as JSON.
 pub fn report(scenario: &Scenario, answer: &Prediction) -> Value {
     answer.report(scenario).json()
+}
+
+impl Report {
+    /// The same with single changes that were simulated.
+    #[must_use]
+    pub fn with(self, advice: Option<&Advice>) -> Report {
+        Report { changes: advice.map(changes), ..self }
+    }
+}
+
+fn changes(advice: &Advice) -> Changes {
+    let change = |tried: &Tried| Change {
+        change: tried.change.clone(),
+        device_total_bytes: tried.device_total.0,
+        fits: tried.fits,
+        step_time_s: tried.step.seconds(),
+        tokens_per_second_per_chip: tried.rate,
+        tokens_per_step: tried.tokens,
+    };
+    let default = |moved: &Moved| Default {
+        default: moved.default.clone(),
+        memory: moved.memory,
+        other: change(&moved.other),
+        throughput: moved.rate,
+    };
+    Changes {
+        defaults: advice.defaults.iter().map(default).collect(),
+        faster: advice.faster.iter().map(change).collect(),
+        simulated: advice.simulated,
+    }
 }
 
 impl Prediction {
@@ -24,6 +56,7 @@ impl Prediction {
             bound_by: self.bound(),
             breakdown_s: pipeline::breakdown(&self.breakdown),
             bubble: pipeline::bubble(scenario, self),
+            changes: None,
             description: scenario.description.clone(),
             evidence: self.shares.iter().map(|(basis, share)| (basis.label(), *share)).collect(),
             format: FORMAT,
@@ -42,8 +75,10 @@ impl Prediction {
             residual_half_width: self.residual,
             runs_like_it: RunsLikeIt {
                 configurations: self.alike.runs,
+                half_within: self.alike.half,
                 median_error: self.alike.bias,
                 models: self.alike.families,
+                nine_in_ten_within: self.alike.nine_in_ten,
             },
             scenario: scenario.file.clone(),
             sequences_per_step: self.tokens / job.seq().max(1),

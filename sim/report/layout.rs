@@ -34,6 +34,10 @@ pub struct Report {
     pub breakdown_s: Breakdown,
     /// Share of rank-time that a pipeline leaves without work; 0 without a pipeline.
     pub bubble: f64,
+    /// Single changes that were simulated; absent where none were (`--changes`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "Changes"))]
+    pub changes: Option<Changes>,
     /// What the run is, in the file's own words.
     pub description: String,
     /// Share of the step that rests on each kind of evidence, by kind.
@@ -97,6 +101,50 @@ pub struct Breakdown {
     pub host_bound: f64,
     /// Nothing ran otherwise: an event had happened and was not yet visible, in seconds.
     pub waiting: f64,
+}
+
+/// Single changes of the file, each simulated alone.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Changes {
+    /// Defaults that the file does not state and that move the answer, the most decisive first.
+    pub defaults: Vec<Default>,
+    /// The changes that raise throughput most while the plan fits, best first.
+    pub faster: Vec<Change>,
+    /// How many changes were simulated.
+    pub simulated: usize,
+}
+
+/// A single change, and what the run would do with it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Change {
+    /// The change, as lines of the file.
+    pub change: String,
+    /// What the fullest device holds, or would have to.
+    pub device_total_bytes: u64,
+    /// Whether the plan fits.
+    pub fits: bool,
+    /// Time of the steady step, in seconds.
+    pub step_time_s: f64,
+    /// Tokens per second and chip.
+    pub tokens_per_second_per_chip: f64,
+    /// Tokens of one step of the whole job.
+    pub tokens_per_step: u64,
+}
+
+/// A default that the file does not state, and the other value that moves the answer most.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Default {
+    /// The default, as a line of the file.
+    pub default: String,
+    /// By how much the fullest device's memory changes with the other value, as a share.
+    pub memory: f64,
+    /// The other value, and what the run would do with it.
+    pub other: Change,
+    /// By how much tokens per second change with it, as a share.
+    pub throughput: f64,
 }
 
 /// A key of the file that changes nothing in this plan.
@@ -264,10 +312,14 @@ pub struct Question {
 pub struct RunsLikeIt {
     /// Configurations that were measured.
     pub configurations: usize,
+    /// How far half of the predictions are off at most, as a share of the measured step; 0 without runs.
+    pub half_within: f64,
     /// Predicted over measured step time, less 1: the median of them; 0 without runs.
     pub median_error: f64,
     /// Families that they belong to: a model by a publisher.
     pub models: usize,
+    /// How far nine in ten of the predictions are off at most.
+    pub nine_in_ten_within: f64,
 }
 
 /// A rank of a pipeline.

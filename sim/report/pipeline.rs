@@ -1,6 +1,6 @@
 //! The stages of a pipeline: what each rank of it holds, and how it spends the step.
 
-use super::format::{gib, percent, table};
+use super::format::{gib, percent, table_within};
 use super::layout::{Breakdown, Stage};
 use crate::engine;
 use crate::runtime::Parts;
@@ -17,7 +17,7 @@ pub fn bubble(scenario: &Scenario, answer: &Prediction) -> f64 {
 }
 
 /// A table with a row for each rank of a pipeline; nothing where all ranks are alike.
-pub fn text(scenario: &Scenario, answer: &Prediction) -> Option<String> {
+pub(super) fn text(scenario: &Scenario, answer: &Prediction, width: usize) -> Option<String> {
     if answer.classes.len() < 2 {
         return None;
     }
@@ -30,7 +30,6 @@ pub fn text(scenario: &Scenario, answer: &Prediction) -> Option<String> {
             gib(report.peak_allocated),
             gib(report.peak_reserved),
             gib(class.memory.device_total()),
-            if !class.memory.refused() { "" } else { "too much" }.to_owned(),
             format!("{:.1} %", percent(class.breakdown.compute, answer.step)),
             format!("{:.1} %", percent(class.breakdown.exposed_communication, answer.step)),
             format!("{:.1} %", percent(class.breakdown.bubble, answer.step)),
@@ -38,9 +37,9 @@ pub fn text(scenario: &Scenario, answer: &Prediction) -> Option<String> {
         ]
     };
     let rows = (0..).zip(&answer.classes).map(row).collect();
-    let memory = ["rank", "blocks", "allocated", "reserved", "on the device", ""];
-    let header = [&memory[..], &["compute", "communication", "bubble", "host, events"]].concat();
-    Some(table(&header, rows, 1))
+    let memory = ["rank", "layers", "allocated", "reserved", "total"];
+    let header = [&memory[..], &["compute", "comm.", "bubble", "waiting"]].concat();
+    Some(table_within(&header, rows, &[1, 2, 3, 4, 5, 6, 7, 8], width))
 }
 
 /// The same for a program; an empty list where all ranks are alike.

@@ -1,9 +1,10 @@
 //! Cold against steady state: what compiling costs a run, and what each wait for the host does.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
 use super::format::percent;
 use super::layout::StartUp;
+use super::text::Page;
 use crate::program::Dispatch;
 use crate::runtime::Parts;
 use crate::runtime::spmd::{self, Run};
@@ -26,50 +27,44 @@ fn whole(run: Run, steps: u64, step: Time) -> (Time, Time) {
 }
 
 /// The section of the report; nothing where nothing is compiled whole.
-pub(super) fn text(out: &mut String, scenario: &Scenario, answer: &Prediction) -> fmt::Result {
+pub(super) fn text(page: &mut Page, scenario: &Scenario, answer: &Prediction) -> fmt::Result {
     let Some((run, syncs)) = compiled(scenario) else { return Ok(()) };
     let (least, most) = spmd::compiled_in();
-    writeln!(out, "\nCold against steady state")?;
+    page.heading("Cold against steady state")?;
     let shapes = if run.shapes == 1 { "one shape".to_owned() } else { format!("{} shapes", run.shapes) };
-    match run.cached {
-        true => writeln!(
-            out,
-            "  compiling     first run: {shapes}, {least} to {most} each, kept in the persistent cache; later runs read it, and what \
-             loading takes is not known"
-        )?,
-        false => writeln!(
-            out,
-            "  compiling     {shapes}, {least} to {most} each (a run's log; processor time of such steps)"
-        )?,
-    }
+    let each = format!("{shapes}, {least} to {most} each");
+    page.line("compiling", &match run.cached {
+        true => format!(
+            "first run: {each}, kept in the persistent cache; later runs read it, and what loading takes is not known"
+        ),
+        false => format!("{each} (a run's log; processor time of such steps)"),
+    })?;
     match run.steps {
         Some(steps) => {
             let (from, to) = whole(run, steps, answer.step);
             let each = |all: Time| Time::from_seconds(all.seconds() / steps as f64);
-            let share = |compiling: Time, all: Time| percent(compiling, all);
             let (low, high) = run.compiling();
-            writeln!(
-                out,
-                "  cold          {}{steps} steps in {from} to {to}: {} to {} a step, {:.1} to {:.1} % of it compiling",
-                if run.cached { "first run: " } else { "" },
-                each(from),
-                each(to),
-                share(low, from),
-                share(high, to)
-            )?;
+            let first = if run.cached { "first run: " } else { "" };
+            let (least, most) = (percent(low, from), percent(high, to));
+            let (short, long) = (each(from), each(to));
+            page.line("cold", &format!(
+                "{first}{steps} steps in {from} to {to}: {short} to {long} a step, {least:.1} to {most:.1} % of it compiling"
+            ))?;
         }
-        None => writeln!(out, "  cold          write xla.steps to spread it over a run")?,
+        None => page.line("cold", "write xla.steps to divide it by the steps of a run")?,
     }
-    writeln!(out, "  steady        {} a step", answer.step)?;
+    page.line("steady", &format!("{} a step", answer.step))?;
     if syncs > 0 {
         let cost = answer.classes[0].evidence.dispatch[Dispatch::Synchronize as usize];
-        let (once, spread) = (cost.time, 100.0 * cost.spread);
+        let (once, error) = (cost.time, 100.0 * cost.spread);
         let all = Time::from_seconds(once.seconds() * f64::from(syncs));
-        writeln!(
-            out,
-            "  host syncs    {syncs} a step, {once} each (± {spread:.0} %, {}): {all}, {:.2} % of a step",
-            cost.basis.label(),
-            percent(all, answer.step)
+        let share = percent(all, answer.step);
+        page.line(
+            "host syncs",
+            &format!(
+                "{syncs} a step, {once} each (± {error:.0} %, {}): {all}, {share:.2} % of a step",
+                cost.basis.label()
+            ),
         )?;
     }
     Ok(())

@@ -73,9 +73,9 @@ pub fn refuses(job: &MegatronPlan) -> Option<Refusal> {
         let cases = [
             (
                 !sends,
-                Refusal::new("combined-exchanges-of-one-rank", "exchanges of experts beside another micro-batch other than all-to-alls or DeepEP's over several ranks").on("megatron.overlap_moe_expert_parallel_comm"),
+                Refusal::new("combined-exchanges-of-one-rank", "exchanges of experts overlapped with another micro-batch, other than all-to-alls or DeepEP's over several ranks").on("megatron.overlap_moe_expert_parallel_comm"),
             ),
-            (whole, Refusal::new("combined-exchanges-recomputed", "exchanges of experts beside another micro-batch around blocks that are run again").on("megatron.recompute")),
+            (whole, Refusal::new("combined-exchanges-recomputed", "exchanges of experts overlapped with another micro-batch around recomputed layers").on("megatron.recompute")),
             (
                 !job.gradients.fused_accumulation && job.split.mixture.is_some_and(|run| run.delay_wgrad),
                 Refusal::new("delayed-weight-gradients-unfused", "weight gradients made later without gradient_accumulation_fusion").on("megatron.gradient_accumulation_fusion"),

@@ -43,7 +43,7 @@ pub(super) fn context(
         };
     };
     if runtime != FSDP2 {
-        let problem = format!("context parallelism beside {} is not modelled", runtime.name());
+        let problem = format!("context parallelism with {} is not simulated", runtime.name());
         return Err(reader.plan(at, problem, "write runtime = \"fsdp2\" or \"megatron\", or mesh.cp = 1"));
     }
     if !scenario.compile.compiles_blocks() {

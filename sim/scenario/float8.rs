@@ -140,7 +140,7 @@ pub(super) fn linears(
             "Transformer Engine's linears break a compiled graph, which has no rules here",
             "compile.blocks = false",
         ),
-        (tensor > 1, "Transformer Engine's linears have no rules beside tensor parallelism here", "mesh.tp = 1"),
+        (tensor > 1, "Transformer Engine's linears with tensor parallelism are not simulated here", "mesh.tp = 1"),
         (model.experts().is_some() || model.latent().is_some(), "its blocks are not dense", "a dense model"),
         (odd, "fp8 takes tokens in 8s and widths in 16s", "another sequence or model"),
     ];

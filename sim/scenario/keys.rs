@@ -67,6 +67,12 @@ pub fn table(name: &str) -> Option<&'static Table> {
     TABLES.into_iter().find(|table| table.name == name)
 }
 
+/// The row of a key, `table.key`.
+pub fn row(path: &str) -> Option<&'static Key> {
+    let (name, key) = path.split_once('.').unwrap_or(("", path));
+    table(name)?.keys.iter().find(|row| row.name == key)
+}
+
 /// Which of a comparison's groups a key is in.
 pub fn group(path: &str) -> Group {
     let name = path.split_once('.').map_or("", |(table, _)| table);

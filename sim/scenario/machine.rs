@@ -51,11 +51,11 @@ pub(super) fn topology(
     if topology.chip.vendor != runtime.vendor() {
         let (problem, remedy) = match runtime.vendor() {
             Vendor::Nvidia => (
-                format!("{} is not a CUDA machine, and {} is the CUDA lane", topology.name, runtime.name()),
+                format!("{} is not a CUDA machine, and {} runs on CUDA GPUs", topology.name, runtime.name()),
                 "name a GPU topology (`windtunnel topology list` shows them), or write runtime = \"xla\"",
             ),
             Vendor::Google => (
-                format!("{} has no TPUs, and {} is the TPU lane", topology.name, runtime.name()),
+                format!("{} has no TPUs, and {} runs on TPUs", topology.name, runtime.name()),
                 "name a TPU topology: `windtunnel topology list` shows them",
             ),
         };

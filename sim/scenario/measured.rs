@@ -26,7 +26,7 @@ pub struct Measured {
     pub out_of_memory: bool,
     /// Who measured it.
     pub source: String,
-    /// The lane it is counted in.
+    /// The kind of run it is counted with.
     pub lane: String,
     /// The hardware it is counted under.
     pub hardware: String,

@@ -383,8 +383,7 @@ fn optimizer(
     let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
     let align_gather = match &table.align_param_gather {
         Some(at) if *at.get_ref() && !overlap_gather => {
-            let problem =
-                "align_param_gather lets pipeline ranks start gathering together, and nothing is gathered beside";
+            let problem = "align_param_gather lets pipeline ranks start gathering together, and no gather overlaps";
             return Err(reader.plan(at, problem, "write megatron.overlap_param_gather = true"));
         }
         Some(at) => *at.get_ref(),

@@ -41,11 +41,11 @@ impl Scenario {
                     .to_owned()
             }
             Parts::Whole(_) => {
-                "`windtunnel show model` describes it; to fly it, take mixtral-8x7b, qwen3-30b-a3b or a dense model"
+                "`windtunnel show model` describes it; to simulate it, take mixtral-8x7b, qwen3-30b-a3b or a dense model"
                     .to_owned()
             }
             Parts::Split(job) if job.model.experts().is_none() && self.runtime != MEGATRON => {
-                "`windtunnel show model` describes it; to fly it, take another dense model, or runtime = \"megatron\"".to_owned()
+                "`windtunnel show model` describes it; to simulate it, take another dense model, or runtime = \"megatron\"".to_owned()
             }
             Parts::Split(job) if job.model.experts().is_none() => {
                 "`windtunnel show model` describes it; to fly it, change the key of [megatron] or [mesh] that this speaks of, \

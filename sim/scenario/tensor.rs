@@ -37,7 +37,7 @@ pub(super) fn tensor(
         };
     };
     if runtime != FSDP2 {
-        let problem = format!("tensor parallelism beside {} is not modelled", runtime.name());
+        let problem = format!("tensor parallelism with {} is not simulated", runtime.name());
         return Err(reader.plan(at, problem, "write runtime = \"fsdp2\", or mesh.tp = 1"));
     }
     let inside = u64::from(topology.node.chips);
@@ -71,11 +71,11 @@ fn asynchronous(
         return Ok(false);
     };
     if !scenario.compile.compiles_blocks() {
-        let problem = "the compiler finds what runs beside what, and blocks are not compiled";
+        let problem = "the compiler finds what overlaps with what, and layers are not compiled";
         return Err(reader.plan(at, problem, "write compile.blocks = true, or asynchronous = false"));
     }
     if written.is_some_and(|table| table.sequence == Some(false)) {
-        let problem = "an all-reduce has no parts: only gathers and reduce-scatters run beside matmuls";
+        let problem = "an all-reduce has no parts: only gathers and reduce-scatters overlap with matmuls";
         return Err(reader.plan(at, problem, "write sequence = true, or asynchronous = false"));
     }
     if !inside.is_multiple_of(ranks) {
@@ -83,7 +83,7 @@ fn asynchronous(
             format!("ranks read each other's memory, and mesh.tp = {ranks} leaves the {inside} chips of a node");
         return Err(reader.plan(at, problem, "write asynchronous = false, or keep mesh.tp inside a node"));
     }
-    reader.note("a part of an exchange beside matmuls is priced as a collective of its size");
+    reader.note("a part of an exchange that overlaps with matmuls is priced as a collective of its size");
     Ok(true)
 }
 

@@ -177,7 +177,7 @@ pub struct TensorParallel {
     pub sequence: Option<bool>,
     /// Whether the loss takes logits that are split on the vocabulary.
     pub loss: Option<bool>,
-    /// Whether compiled blocks exchange in parts beside their matmuls.
+    /// Whether compiled blocks exchange in parts that overlap with their matmuls.
     pub asynchronous: Option<Spanned<bool>>,
 }
 
@@ -423,7 +423,7 @@ pub struct Measured {
     pub out_of_memory: Option<bool>,
     /// Who measured it, where it is written down.
     pub source: Option<String>,
-    /// The lane it is counted in.
+    /// The kind of run it is counted with.
     pub lane: Option<String>,
     /// The hardware it is counted under.
     pub hardware: Option<String>,

@@ -1,5 +1,6 @@
 //! What a plan says that changes nothing, or costs more than whoever wrote it may think, is a note of its report.
 
+use windtunnel::report::text::Detail;
 use windtunnel::scenario::Scenario;
 
 use crate::make::{self, FILE, MEGATRON, replaced};
@@ -40,7 +41,11 @@ fn the_workload_says_how_tokens_are_spread_over_experts() {
         (".measured = [9, 8, 8, 8, 8, 8, 8, 7]", "tokens over experts: as a run counted them)"),
     ] {
         let text = mixtral("fsdp2", load, "", "");
-        let report = windtunnel::report::text::report(&make::parse(&text), &make::fly(&text), Default::default());
+        let report = windtunnel::report::text::report(
+            &make::parse(&text),
+            &make::fly(&text),
+            Detail { verbose: true, width: 400, ..Detail::default() },
+        );
         assert!(report.contains(&format!("decoder with experts (2 of 8 for each token, {words}")), "{report}");
     }
 }

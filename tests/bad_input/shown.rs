@@ -50,7 +50,7 @@ write a divisor, or change the topology's size",
     let said = refused("tp-none", "[batch]", "[tensor_parallel]\nsequence = true\n\n[batch]");
     assert!(said.contains("[tensor_parallel] says how a model is split, and mesh.tp does not split it"), "{said}");
     let said = refused("tp-eager", "dp_shard = 8", "tp = 2\n[tensor_parallel]\nasynchronous = true");
-    assert!(said.contains("blocks are not compiled") && said.contains("write compile.blocks = true"), "{said}");
+    assert!(said.contains("layers are not compiled") && said.contains("write compile.blocks = true"), "{said}");
     let said = refused("cp-eager", "dp_shard = 8", "cp = 2");
     assert!(said.contains("context parallelism is modelled in compiled blocks alone"), "{said}");
     let said =
@@ -134,7 +134,7 @@ fn a_tpu_is_no_place_for_fsdp2() {
         "name = \"h100-sxm-80gb\"\nnodes = 1",
         "name = \"tpu-v6e\"\nslice = \"4x4\"",
         "
-error: tpu-v6e is not a CUDA machine, and FSDP2 is the CUDA lane
+error: tpu-v6e is not a CUDA machine, and FSDP2 runs on CUDA GPUs
  --> my.toml:4:8
 4 | name = \"tpu-v6e\"
   |        ^

@@ -80,7 +80,8 @@ fn held(scenario: &Scenario, answer: &Prediction) -> Result<(), String> {
     if let Some(path) = null(&value, "") {
         return Err(format!("{path} is null, which is how JSON writes what is no number"));
     }
-    let text = text::report(scenario, answer, text::Detail { all_conventions: true });
+    let text =
+        text::report(scenario, answer, text::Detail { all_conventions: true, verbose: true, ..Default::default() });
     for nonsense in ["NaN", "inf ", "-0.0 "] {
         ensure(!text.contains(nonsense), || format!("the report says {nonsense:?}"))?;
     }

@@ -87,7 +87,7 @@ pub(super) fn answer(ceiling: &Ceiling) -> Vec<(&'static str, String)> {
     }
     lines.extend(compiled(ceiling).into_iter().map(|line| ("compiled", line)));
     let step = thousands(ceiling.options.step);
-    lines.push(("searched", format!("in steps of {step} tokens; lengths flown to find it: {}", ceiling.flown)));
+    lines.push(("searched", format!("in steps of {step} tokens; lengths simulated to find it: {}", ceiling.flown)));
     lines
 }
 

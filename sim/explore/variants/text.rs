@@ -25,10 +25,9 @@ pub fn report(scenario: &Scenario, answer: &Ceilings) -> String {
 
 /// Columns and rows.
 pub(super) fn columns(answer: &Ceilings) -> (Vec<String>, Vec<Vec<String>>) {
-    let mut header =
-        [answer.along, "ceiling", "beyond doubt", "step time", "MFU", "reserved", "given back", "bound by"]
-            .map(str::to_owned)
-            .to_vec();
+    let mut header = [answer.along, "ceiling", "beyond doubt", "step time", "MFU", "reserved", "returned", "bound by"]
+        .map(str::to_owned)
+        .to_vec();
     if let Some(common) = answer.common {
         header.push(format!("at {}: step time", thousands(common)));
         header.extend(["tokens/s per chip", "MFU", "reserved", "bound by"].map(str::to_owned));

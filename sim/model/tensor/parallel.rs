@@ -9,7 +9,7 @@ pub struct TensorParallel {
     pub sequence: bool,
     /// Whether the loss works on logits split on the vocabulary, or gathers them.
     pub loss: bool,
-    /// Whether compiled blocks exchange in parts beside their matmuls (asynchronous tensor parallelism).
+    /// Whether compiled blocks exchange in parts that overlap with their matmuls (asynchronous tensor parallelism).
     pub asynchronous: bool,
 }
 

@@ -39,19 +39,22 @@ impl Flags {
 
     /// Groups of flags that are understood, with what they do here.
     pub const GROUPS: [(&'static str, &'static str); 13] = [
-        ("CF_FOR_ALL_GATHER", "all-gathers of weights run beside the computation"),
-        ("DATA_PARALLEL_OVERLAP", "reductions of gradients run beside the computation"),
+        ("CF_FOR_ALL_GATHER", "all-gathers of weights overlap with the computation"),
+        ("DATA_PARALLEL_OVERLAP", "reductions of gradients overlap with the computation"),
         ("DISABLE_COLLECTIVE_MATMUL", "no windowed einsum"),
         ("LAYOUT_FOR_ALL_REDUCE_SCATTER", "gradients are reduce-scattered"),
         ("ENABLE_SPARSECORE_OFFLOADING_FOR_ALL_REDUCE", "all-reduces run on the SparseCores"),
         ("ENABLE_SPARSECORE_OFFLOADING_FOR_ALL_GATHER", "all-gathers run on the SparseCores"),
         ("ENABLE_SPARSECORE_OFFLOADING_FOR_REDUCE_SCATTER", "reduce-scatters run on the SparseCores"),
         ("ENABLE_SPARSECORE_OFFLOADING_FOR_RS_AG_AR", "all three run on the SparseCores"),
-        ("ENABLE_ASYNC_COLLECTIVE_PERMUTE", "windows are exchanged beside the computation, as they are here without"),
+        (
+            "ENABLE_ASYNC_COLLECTIVE_PERMUTE",
+            "exchanges of windows overlap with the computation, as they do here without",
+        ),
         ("DENSE_VMEM_LIMIT_FLAG", "more VMEM for fusions: no effect here"),
         ("MOE_VMEM_LIMIT_FLAG", "more VMEM for fusions: no effect here"),
         ("CUSTOM_VMEM_LIMIT_FLAG", "more VMEM for fusions: no effect here"),
-        ("HOST_OFFLOAD_FLAGS", "copies to the host run beside the computation, as they do here without"),
+        ("HOST_OFFLOAD_FLAGS", "copies to the host overlap with the computation, as they do here without"),
     ];
 
     /// The flags of a list of groups; the first unknown name otherwise.

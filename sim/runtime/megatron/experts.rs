@@ -112,7 +112,7 @@ pub(super) fn refuses(job: &Split) -> Option<Refusal> {
                     || !job.mixture.is_some_and(|run| run.dispatcher.row().overlaps_shared)),
             Refusal::new(
                 "shared-experts-overlap",
-                "shared experts beside another dispatcher than alltoall, beside another micro-batch, or run again",
+                "overlapped shared experts with a dispatcher other than alltoall, with another micro-batch, or recomputed",
             )
             .on("megatron.moe_shared_expert_overlap"),
         ),

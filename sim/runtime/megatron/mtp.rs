@@ -37,15 +37,15 @@ pub(super) fn refuses(job: &Split) -> Option<Refusal> {
         (job.vocabulary_split().is_some(), Refusal::new("multi-token-shared-vocabulary", "multi-token prediction with a vocabulary that pipeline ranks share").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN)),
         (
             combines && job.model.mtp_layers > 1,
-            Refusal::new("multi-token-several-combined", "multi-token prediction by several modules beside exchanges of another micro-batch, which Megatron-Core refuses").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN),
+            Refusal::new("multi-token-several-combined", "multi-token prediction by several modules with exchanges overlapped with another micro-batch, which Megatron-Core refuses").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN),
         ),
         (
             combines && dense,
-            Refusal::new("multi-token-dense-combined", "multi-token prediction by a dense block beside exchanges of another micro-batch, which Megatron-Core refuses").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN),
+            Refusal::new("multi-token-dense-combined", "multi-token prediction by a dense layer with exchanges overlapped with another micro-batch, which Megatron-Core refuses").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN),
         ),
         (
             combines && maxima,
-            Refusal::new("multi-token-combined-delayed-fp8", "multi-token prediction beside exchanges of another micro-batch, in fp8 with scales of earlier steps").on(FP8).instead(FP8_SIZES),
+            Refusal::new("multi-token-combined-delayed-fp8", "multi-token prediction with exchanges overlapped with another micro-batch, in fp8 with scales of earlier steps").on(FP8).instead(FP8_SIZES),
         ),
         (
             norm_apart(job) && maxima,
@@ -58,7 +58,7 @@ pub(super) fn refuses(job: &Split) -> Option<Refusal> {
         (job.mesh.cp > 1, Refusal::new("multi-token-context-parallel", "multi-token prediction of a sequence that ranks share").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN)),
         (
             maxima && matches!(job.block.recompute, Recompute::Uniform { .. }),
-            Refusal::new("multi-token-recomputed-delayed-fp8", "multi-token prediction beside blocks run again, in fp8 with scales of earlier steps").on(FP8).instead(FP8_SIZES),
+            Refusal::new("multi-token-recomputed-delayed-fp8", "multi-token prediction with recomputed layers, in fp8 with scales of earlier steps").on(FP8).instead(FP8_SIZES),
         ),
         (job.overlap_tensor.is_some(), Refusal::new("multi-token-tensor-overlap", "tensor-parallel overlap of multi-token prediction").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN)),
         (matches!(job.model.position, Position::Learned { .. }), Refusal::new("multi-token-learned-positions", "multi-token prediction with learned positions").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN)),
@@ -68,7 +68,7 @@ pub(super) fn refuses(job: &Split) -> Option<Refusal> {
             Refusal::new("multi-token-tied-head", "multi-token prediction over stages with a head tied to the embedding").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN),
         ),
         (job.mesh.tp > 1 && !job.sequence_parallel, Refusal::new("multi-token-without-sequence-parallel", "multi-token prediction split over ranks without its sequence").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN)),
-        (together, Refusal::new("multi-token-recomputed-together", "multi-token prediction beside several blocks run again as one, which Megatron-Core refuses").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN)),
+        (together, Refusal::new("multi-token-recomputed-together", "multi-token prediction with several layers recomputed as one, which Megatron-Core refuses").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN)),
     ];
     Refusal::first(cases)
 }

@@ -100,7 +100,7 @@ fn refuses(job: &TorchPlan) -> Option<Refusal> {
             ),
             (
                 job.fsdp.cpu_offload || job.eager.offload.is_some(),
-                Refusal::new("graph-offload", "a graph of forward and backward beside the host's memory")
+                Refusal::new("graph-offload", "a CUDA graph of forward and backward with offload to the host's memory")
                     .on("framework.cuda_graphs"),
             ),
             (
@@ -177,7 +177,7 @@ fn mixture(job: &TorchPlan, experts: &Experts) -> Option<Refusal> {
     let list = [
         (
             chosen && experts.shared > 0,
-            Refusal::new("expert-choice-shared", "shared experts beside some that choose their tokens")
+            Refusal::new("expert-choice-shared", "shared experts with experts that choose their tokens")
                 .on("framework.experts"),
         ),
         (
@@ -229,7 +229,7 @@ fn mixture(job: &TorchPlan, experts: &Experts) -> Option<Refusal> {
         ),
         (
             job.model.dense().is_some_and(|dense| dense.bias),
-            Refusal::new("experts-dense-biases", "dense blocks with biases beside experts"),
+            Refusal::new("experts-dense-biases", "dense layers with biases in a model with experts"),
         ),
         (
             counts.contains(&0),

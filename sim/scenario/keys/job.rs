@@ -249,7 +249,12 @@ pub(super) const TENSOR_PARALLEL_KEYS: Table = Table {
             "Whether what lies between split modules is split on the sequence.",
         ),
         Key::new("loss", Flag, PYTORCH, "Whether the loss takes logits that are split on the vocabulary."),
-        Key::new("asynchronous", Flag, PYTORCH, "Whether compiled blocks exchange in parts beside their matmuls."),
+        Key::new(
+            "asynchronous",
+            Flag,
+            PYTORCH,
+            "Whether compiled blocks exchange in parts that overlap with their matmuls.",
+        ),
     ],
 };
 
@@ -335,7 +340,7 @@ pub(super) const MEASURED_KEYS: Table = Table {
         Key::new("mfu_convention", Text, ALL, "The convention of `mfu`, by the name that `run --mfu-all` prints."),
         Key::new("out_of_memory", Flag, ALL, "The run ended out of memory."),
         Key::new("source", Text, ALL, "Who measured it, where it is written down."),
-        Key::new("lane", Text, ALL, "The lane it is counted in."),
+        Key::new("lane", Text, ALL, "The kind of run it is counted with."),
         Key::new("hardware", Text, ALL, "The hardware it is counted under."),
         Key::new("grade", Text, ALL, "How complete the receipt is: A, B or C."),
         Key::new(

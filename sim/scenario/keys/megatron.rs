@@ -67,7 +67,7 @@ pub(super) const MEGATRON_KEYS: Table = Table {
             "waited_collectives",
             Choice(&[Word("current_stream"), Word("own_stream")]),
             MEGATRON,
-            "The stream of collectives that are waited for at once; matters beside `moe_shared_expert_overlap` alone.",
+            "The stream of collectives that are waited for at once; matters with `moe_shared_expert_overlap` alone.",
         ),
         Key::new("moe_router_force_load_balancing", Flag, MEGATRON, "`moe_router_force_load_balancing`."),
         Key::new("delay_wgrad_compute", Flag, MEGATRON, "`delay_wgrad_compute`."),

@@ -94,7 +94,7 @@ fn means_nothing(reader: &Reader<'_>, table: &Megatron) -> Result<(), ScenarioEr
         };
         reader.remedy(&[beside, (Change::remove(&format!("megatron.{key}")), "remove the key")])
     };
-    let problem = |key: &str| format!("{key} is about exchanges beside matmuls, and there are none");
+    let problem = |key: &str| format!("{key} is about exchanges that overlap with matmuls, and there are none");
     if let Some(at) = &table.tp_comm_bulk_sm_margin {
         return Err(reader.plan(at, problem("tp_comm_bulk_sm_margin"), remedy("tp_comm_bulk_sm_margin")));
     }

@@ -72,7 +72,7 @@ pub(super) fn mesh(
         return refuse(&written.etp, problem, "write mesh.ep = 2 or more, or remove mesh.etp".to_owned());
     }
     if tp > 1 && !sequence_parallel {
-        let problem = "tensor parallelism beside experts is trained with a split sequence (`MoELayer.forward`)";
+        let problem = "tensor parallelism with experts is trained with a split sequence (`MoELayer.forward`)";
         let remedy = "write tensor_parallel.sequence = true, or mesh.tp = 1".to_owned();
         return refuse(&written.tp, problem.to_owned(), remedy);
     }
@@ -185,7 +185,7 @@ fn drawn(
         return Err(reader.plan(at, problem, "remove one of the two keys"));
     }
     if capacity {
-        let problem = "moe_router_force_load_balancing beside a capacity of experts is not simulated";
+        let problem = "moe_router_force_load_balancing with a capacity of experts is not simulated";
         return Err(reader.plan(at, problem, "remove the key, or megatron.moe_expert_capacity_factor"));
     }
     Ok(true)

@@ -72,7 +72,7 @@ pub(super) fn asked(
             "cuda_graph_scope names mamba, and no block is one",
             "remove \"mamba\" from the list",
         ),
-        (job.model.mtp_layers > 0, "CUDA graphs beside multi-token prediction are not simulated", NONE),
+        (job.model.mtp_layers > 0, "CUDA graphs with multi-token prediction are not simulated", NONE),
         (job.fsdp, "CUDA graphs under use_megatron_fsdp are not simulated", NONE),
         (
             job.blocking,
@@ -187,7 +187,7 @@ fn layers(
     let cases: [Case<'_>; 17] = [
         (
             overlaps && experts && (mixed || scope.router),
-            "parts of a mixture in CUDA graphs whose shared experts run beside it are not simulated",
+            "parts of a mixture in CUDA graphs with overlapped shared experts are not simulated",
             "narrow cuda_graph_scope to \"attn\", or remove megatron.moe_shared_expert_overlap",
         ),
         (

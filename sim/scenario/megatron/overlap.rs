@@ -70,7 +70,8 @@ pub(super) fn delays(reader: &mut Reader<'_>, table: &written::Megatron) -> Resu
     let together = table.overlap_moe_expert_parallel_comm.as_ref().is_some_and(|at| *at.get_ref());
     match &table.delay_wgrad_compute {
         Some(at) if *at.get_ref() && !together => {
-            let problem = "delay_wgrad_compute moves weight gradients beside exchanges of experts, and none are hidden";
+            let problem =
+                "delay_wgrad_compute overlaps weight gradients with exchanges of experts, and none are overlapped";
             Err(reader.plan(at, problem, "write megatron.overlap_moe_expert_parallel_comm = true, or remove the key"))
         }
         Some(at) if *at.get_ref() && table.gradient_accumulation_fusion == Some(false) => {
@@ -79,7 +80,7 @@ pub(super) fn delays(reader: &mut Reader<'_>, table: &written::Megatron) -> Resu
         }
         Some(at) if *at.get_ref() && table.tp_comm_overlap.as_ref().is_some_and(|at| *at.get_ref()) => {
             let problem =
-                "Transformer Engine leaves no weight gradients for later whose matmuls have exchanges beside them";
+                "Transformer Engine leaves no weight gradients for later whose matmuls overlap with exchanges";
             Err(reader.plan(at, problem, "write megatron.tp_comm_overlap = false, or remove the key"))
         }
         Some(at) => Ok(*at.get_ref()),
@@ -105,7 +106,7 @@ pub(super) fn shared(
     let cases = [
         (
             !has_some,
-            format!("moe_shared_expert_overlap runs shared experts beside exchanges, and {} has none", model.name),
+            format!("moe_shared_expert_overlap overlaps shared experts with exchanges, and {} has none", model.name),
             "remove the key",
         ),
         (
@@ -140,7 +141,7 @@ pub(super) fn in_line(
     match &table.waited_collectives {
         Some(at) if !shared_overlap => {
             let problem =
-                "waited_collectives says which stream exchanges are on, which matters where others run beside them";
+                "waited_collectives says which stream exchanges are on, which matters where others overlap with them";
             Err(reader.plan(at, problem, "write megatron.moe_shared_expert_overlap = true, or remove the key"))
         }
         Some(at) => Ok(*at.get_ref() == Waited::CurrentStream),

@@ -69,7 +69,7 @@ fn check(
     }
     for (module, name) in [(Module::MoeAct, "moe_act"), (Module::SharedExperts, "shared_experts")] {
         if has(Module::Moe) && has(module) {
-            let problem = format!("recompute_modules names {name} beside moe, which runs all of a mixture again");
+            let problem = format!("recompute_modules names {name} and moe, which recomputes all of a mixture");
             return Err(reader.plan(at, problem, format!("remove \"{name}\": one inside the other is not simulated")));
         }
     }

@@ -87,6 +87,10 @@ pub struct Alike {
     pub families: usize,
     /// Predicted over measured step time less one, the median; 0 without runs.
     pub bias: f64,
+    /// How far half of the predictions are off at most, as a share of the measured step; 0 without runs.
+    pub half: f64,
+    /// How far nine in ten of them are off at most.
+    pub nine_in_ten: f64,
 }
 
 /// An 80 % interval around a step \[ps\], and the runs of just its kind. `residual` is half the interval's width by the costs'
@@ -135,8 +139,8 @@ fn likeness(one: &Kind, other: &Kind) -> f64 {
 
 fn alike(others: &[&Witness], kind: &Kind) -> Alike {
     let same: Vec<&&Witness> = others.iter().filter(|other| other.kind == *kind).collect();
-    let mut errors: Vec<f64> = same.iter().map(|other| other.error).collect();
     let mut families: Vec<&str> = same.iter().map(|other| other.family.as_str()).collect();
+    let mut errors: Vec<f64> = same.iter().map(|other| other.error).collect();
     errors.sort_by(f64::total_cmp);
     families.sort_unstable();
     families.dedup();
@@ -144,8 +148,29 @@ fn alike(others: &[&Witness], kind: &Kind) -> Alike {
         0 => 0.0,
         n => 0.5 * (errors[(n - 1) / 2] + errors[n / 2]),
     };
-    let runs = same.iter().map(|other| other.weight).sum::<f64>().round() as usize;
-    Alike { runs, families: families.len(), bias: libm::exp(-median) - 1.0 }
+    let all = same.iter().map(|other| other.weight).sum::<f64>();
+    let mut misses: Vec<(f64, f64)> = same.iter().map(|other| (miss(other.error).abs(), other.weight)).collect();
+    misses.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let within = |share: f64| {
+        let mut sum = 0.0;
+        let reached = misses.iter().find(|(_, weight)| {
+            sum += weight;
+            sum >= share * all
+        });
+        reached.map_or(0.0, |(miss, _)| *miss)
+    };
+    Alike {
+        runs: all.round() as usize,
+        families: families.len(),
+        bias: miss(median),
+        half: within(0.5),
+        nine_in_ten: within(0.9),
+    }
+}
+
+/// Predicted over measured less one, of a logarithm of measured over predicted.
+fn miss(error: f64) -> f64 {
+    libm::exp(-error) - 1.0
 }
 
 #[cfg(test)]

@@ -235,7 +235,7 @@ pub struct Megatron {
     pub overlap_moe_expert_parallel_comm: Option<Spanned<bool>>,
     /// `moe_shared_expert_overlap`.
     pub moe_shared_expert_overlap: Option<Spanned<bool>>,
-    /// The stream of collectives that are waited for at once; matters beside `moe_shared_expert_overlap` alone.
+    /// The stream of collectives that are waited for at once; matters with `moe_shared_expert_overlap` alone.
     pub waited_collectives: Option<Spanned<Waited>>,
     /// `moe_router_force_load_balancing`.
     pub moe_router_force_load_balancing: Option<Spanned<bool>>,

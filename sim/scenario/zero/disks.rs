@@ -169,7 +169,7 @@ pub(super) fn states(
         return Err(reader.plan(table, problem, "write device = \"cpu\", or stage = 3"));
     }
     if let Some(at) = own.ratio.as_ref().filter(|at| *at.get_ref() < 1.0) {
-        let problem = "groups stepped on the device beside groups on disks have no rules";
+        let problem = "groups stepped on the device with other groups on disks are not simulated";
         return Err(reader.plan(at, problem, "remove the key, or write device = \"cpu\""));
     }
     let (read_ahead, write_behind) = (own.pipeline_read == Some(true), own.pipeline_write == Some(true));

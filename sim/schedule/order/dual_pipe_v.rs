@@ -12,7 +12,7 @@ use super::entry::{Entry, Generate, two_stages};
 /// Forward and backward side by side, there and back.
 pub const DUAL_PIPE_V: Entry = Entry {
     name: "DualPipeV",
-    about: "there and back, a forward beside a backward: communication of one hides behind the other",
+    about: "there and back, a forward overlapped with a backward: communication of one hides behind the other",
     placement: Placement::V,
     batching: |_| Batching::Eager,
     check,

@@ -36,7 +36,7 @@ pub const MEGATRON_INTERLEAVED: Entry = Entry {
 /// The same with `overlap_moe_expert_parallel_comm`: a step's forward and backward run block beside block.
 pub const MEGATRON_COMBINED: Entry = Entry {
     name: "MegatronCombined1F1B",
-    about: "Megatron-Core with virtual stages and overlap_moe_expert_parallel_comm: a forward beside a backward",
+    about: "Megatron-Core with virtual stages and overlap_moe_expert_parallel_comm: a forward overlapped with a backward",
     placement: Placement::Loop,
     batching: |shape| Batching::Stepwise(Settings { overlap_experts: true, ..Settings::of(shape) }),
     check: |shape| check(shape, Settings::of(shape)),

@@ -19,7 +19,7 @@ use super::entry::{Entry, Generate, one_stage};
 /// Algorithm 1.
 pub const VOCAB_1: Entry = entry(
     "Vocab1",
-    "1F1B with the vocabulary spread over ranks, two reductions of the head beside the blocks",
+    "1F1B with the vocabulary spread over ranks, two reductions of the head that overlap with the layers",
     |_| Batching::Vocabulary(VocabularySplit::TwoBarriers),
     |shape| check(VOCAB_1.name, shape, shape.ranks + 2),
     |shape, rank, out| blocks(VocabularySplit::TwoBarriers, shape, rank, out),
@@ -28,7 +28,7 @@ pub const VOCAB_1: Entry = entry(
 /// Algorithm 2.
 pub const VOCAB_2: Entry = entry(
     "Vocab2",
-    "1F1B with the vocabulary spread over ranks, one reduction of the head beside the blocks",
+    "1F1B with the vocabulary spread over ranks, one reduction of the head that overlaps with the layers",
     |_| Batching::Vocabulary(VocabularySplit::OneBarrier),
     |shape| check(VOCAB_2.name, shape, shape.ranks + 1),
     |shape, rank, out| blocks(VocabularySplit::OneBarrier, shape, rank, out),

@@ -1,0 +1,112 @@
+//! A page of a report: how wide it is, what wraps, and which words have a colour.
+
+use std::fmt::{self, Write};
+
+use anstyle::{AnsiColor, Style};
+
+/// Columns where nobody says otherwise: a file, a pipe, a script.
+pub const WIDTH: usize = 100;
+/// The narrowest page that tables are made for.
+const NARROWEST: usize = 60;
+/// Columns before what a label is about.
+const INDENT: usize = 16;
+
+/// What a verdict is printed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mood {
+    /// All is well.
+    Good,
+    /// It may be.
+    Doubtful,
+    /// It is not.
+    Bad,
+}
+
+/// A page that is being written.
+pub(in super::super) struct Page {
+    text: String,
+    width: usize,
+    colour: bool,
+}
+
+impl Page {
+    pub(super) fn new(width: usize, colour: bool) -> Page {
+        Page { text: String::new(), width: width.max(NARROWEST), colour }
+    }
+
+    pub(super) fn text(self) -> String {
+        self.text
+    }
+
+    /// Columns.
+    pub(in super::super) fn width(&self) -> usize {
+        self.width
+    }
+
+    fn styled(&self, style: Style, text: &str) -> String {
+        if self.colour { format!("{style}{text}{style:#}") } else { text.to_owned() }
+    }
+
+    /// The first line.
+    pub(super) fn title(&mut self, text: &str) -> fmt::Result {
+        let title = self.styled(Style::new().bold(), text);
+        writeln!(self.text, "{title}")
+    }
+
+    /// The head of a section.
+    pub(in super::super) fn heading(&mut self, text: &str) -> fmt::Result {
+        let heading = self.styled(Style::new().bold(), text);
+        writeln!(self.text, "\n{heading}")
+    }
+
+    /// A paragraph whose first words say it all.
+    pub(super) fn paragraph(&mut self, mood: Mood, first: &str, rest: &str) -> fmt::Result {
+        let colour = match mood {
+            Mood::Good => AnsiColor::Green,
+            Mood::Doubtful => AnsiColor::Yellow,
+            Mood::Bad => AnsiColor::Red,
+        };
+        let wrapped = textwrap::fill(&format!("{first} {rest}"), self.options("", ""));
+        // Words are coloured when lines are known: codes take no columns.
+        let style = Style::new().bold().fg_color(Some(colour.into()));
+        let painted = match wrapped.strip_prefix(first) {
+            Some(rest) => self.styled(style, first) + rest,
+            None => wrapped,
+        };
+        writeln!(self.text, "\n{painted}")
+    }
+
+    /// A label and what is said of it; further lines stand below the first.
+    pub(in super::super) fn line(&mut self, label: &str, text: &str) -> fmt::Result {
+        let first = format!("  {label:<width$}", width = INDENT - 2);
+        let below = " ".repeat(INDENT);
+        let wrapped = textwrap::fill(text, self.options(&first, &below));
+        writeln!(self.text, "{wrapped}")
+    }
+
+    /// A sentence under a heading.
+    pub(super) fn sentence(&mut self, text: &str) -> fmt::Result {
+        let wrapped = textwrap::fill(text, self.options("  ", "  "));
+        writeln!(self.text, "{wrapped}")
+    }
+
+    /// An item of a list, whose further lines are indented.
+    pub(super) fn item(&mut self, text: &str) -> fmt::Result {
+        let wrapped = textwrap::fill(text, self.options("  ", "      "));
+        writeln!(self.text, "{wrapped}")
+    }
+
+    /// Lines as they are, such as a table's.
+    pub(super) fn lines(&mut self, text: &str) -> fmt::Result {
+        writeln!(self.text, "{text}")
+    }
+
+    /// An empty line.
+    pub(super) fn gap(&mut self) -> fmt::Result {
+        writeln!(self.text)
+    }
+
+    fn options<'a>(&self, first: &'a str, below: &'a str) -> textwrap::Options<'a> {
+        textwrap::Options::new(self.width).initial_indent(first).subsequent_indent(below).break_words(false)
+    }
+}

@@ -1,0 +1,54 @@
+//! How sure the answer is: measured runs like this one, and what the costs rest on.
+
+use std::fmt;
+
+use super::super::questions::questions;
+use super::page::Page;
+use crate::scenario::predict::Alike;
+use crate::scenario::{Prediction, Scenario};
+
+/// Runs from which it makes sense to say how far nine in ten are off.
+const MANY: usize = 10;
+
+pub(super) fn sure(page: &mut Page, scenario: &Scenario, answer: &Prediction, verbose: bool) -> fmt::Result {
+    page.heading("How sure")?;
+    page.line("measured runs", &measured(answer))?;
+    let shares = answer.shares.iter().filter(|(_, share)| *share >= 0.005);
+    let shares: Vec<String> =
+        shares.map(|(basis, share)| format!("{:.0} % {}", 100.0 * share, basis.label())).collect();
+    page.line("costs", &format!("{} (share of the step, by what each cost is)", shares.join(", ")))?;
+    let profile = format!("{} ({})", scenario.profile.name, scenario.profile.summary);
+    page.line("profile", &profile)?;
+    for (question, reply) in questions(scenario, answer) {
+        // A path that is not the intended one is said to everybody.
+        if verbose || question == "path" && !reply.starts_with("as intended") {
+            page.line(question, &reply)?;
+        }
+    }
+    Ok(())
+}
+
+/// How many measured runs of the same kind there are, and how far predictions of them were off.
+fn measured(answer: &Prediction) -> String {
+    let Alike { runs, families, bias, half, nine_in_ten } = answer.alike;
+    let kind = answer.kind.parts().join(", ");
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share.abs());
+    let direction = if bias < 0.0 { "short" } else { "long" };
+    let models = if families == 1 { "1 model".to_owned() } else { format!("{families} models") };
+    let median = format!("{} too {direction}", percent(bias));
+    match runs {
+        0 => format!(
+            "none is like this one ({kind}): the interval rests on the costs' residuals and on other kinds of runs"
+        ),
+        1 => format!("1 is like this one ({kind}); its predicted step is {median}"),
+        _ if runs < MANY => {
+            format!("{runs} of {models} are like this one ({kind}); in the median their predicted steps are {median}")
+        }
+        _ => format!(
+            "{runs} of {models} are like this one ({kind}); half of their predicted steps are within {}, nine in ten within {}; in \
+             the median they are {median}",
+            percent(half),
+            percent(nine_in_ten)
+        ),
+    }
+}

@@ -1,0 +1,94 @@
+//! The verdict, in a sentence or two: whether the plan runs, with how much to spare, how long a step takes, and what bounds it.
+
+use std::fmt;
+
+use super::super::format::{gib, percent};
+use super::page::{Mood, Page};
+use crate::scenario::Prediction;
+use crate::scenario::predict::{DeviceMemory, Host, Verdict};
+
+pub(super) fn verdict(page: &mut Page, answer: &Prediction) -> fmt::Result {
+    let (mood, first, why) = fits(&answer.memory);
+    let step = step(answer);
+    let rest = if why.is_empty() { step } else { format!("{why} {step}") };
+    page.paragraph(mood, &first, &rest)
+}
+
+/// Whether it fits, and what decides that.
+fn fits(memory: &DeviceMemory) -> (Mood, String, String) {
+    let free = gib(memory.capacity.saturating_sub(memory.device_total()));
+    let (total, has) = (gib(memory.device_total()), gib(memory.capacity));
+    let device = format!("The device has room: {total} of {has}.");
+    match (memory.verdict(), memory.host) {
+        (Verdict::Yes, _) => (Mood::Good, format!("Fits, with {free} to spare on each device."), String::new()),
+        (Verdict::Perhaps, Some(host)) if !host.suffices_beyond_doubt() => {
+            let (wants, besides) = (gib(host.wanted()), gib(host.doubt()));
+            let has = host.capacity.map_or_else(|| "an unstated amount".to_owned(), gib);
+            let why = format!(
+                "A node's ranks take {wants} of {has} of host memory, and their processes up to {besides} more (assumed). {device}"
+            );
+            (Mood::Doubtful, "Probably fits.".to_owned(), why)
+        }
+        (Verdict::Perhaps, _) => {
+            let first = format!("Probably fits, with {free} to spare on each device.");
+            (Mood::Doubtful, first, sentence(&memory.doubtful))
+        }
+        (Verdict::Unknown, host) => {
+            let wants = host.map_or_else(String::new, |host| gib(host.wanted()));
+            let why = format!("A node's ranks take {wants} of host memory, and the topology states none. {device}");
+            (Mood::Doubtful, "Whether it fits is unknown.".to_owned(), why)
+        }
+        (Verdict::No, Some(host)) if host.lacks() == Some(true) => lacking_host(host, &device),
+        (_, _) => {
+            let (wants, missing) = (gib(memory.wanted), gib(memory.shortfall()));
+            let first = format!("Does not fit: {missing} too much for each device.");
+            let mut why = format!("It wants {wants} and has {has}.");
+            if memory.may_fit() {
+                why += &format!(" It may still fit: {}", sentence(&memory.doubtful));
+            }
+            (Mood::Bad, first, why)
+        }
+    }
+}
+
+fn lacking_host(host: Host, device: &str) -> (Mood, String, String) {
+    let (wants, missing) = (gib(host.wanted()), gib(host.shortfall()));
+    let has = host.capacity.map_or_else(|| "an unstated amount".to_owned(), gib);
+    let first = format!("Does not fit: {missing} too much for the host's memory.");
+    (Mood::Bad, first, format!("A node's ranks want {wants}, and it has {has}. {device}"))
+}
+
+/// How long a step takes, and the part that counts most of what bounds it.
+fn step(answer: &Prediction) -> String {
+    let bound = answer.bound();
+    let communicates = |group: &str| group == "collective" || group == "communication";
+    let mut parts = answer.parts.iter();
+    let most = match bound {
+        "communication" => {
+            let exposed = parts.filter(|part| communicates(part.group)).max_by_key(|part| part.exposed);
+            exposed.map(|part| (part.name.clone(), percent(part.exposed, answer.step), "waits for"))
+        }
+        "compute" | "memory bandwidth" => parts
+            .find(|part| !communicates(part.group))
+            .map(|part| (format!("{} in {}", part.name, part.group), percent(part.busy, answer.step), "runs")),
+        _ => None,
+    };
+    let by = match bound {
+        "host" => "the host",
+        "waiting" => "waiting for other ranks",
+        other => other,
+    };
+    let takes = format!("A step takes {} and is bound by {by}", answer.step);
+    match most {
+        Some((name, share, does)) => format!("{takes}: it {does} {name} for {share:.0} % of the time."),
+        None => format!("{takes}."),
+    }
+}
+
+/// A remark as a sentence of its own.
+fn sentence(remark: &str) -> String {
+    let mut letters = remark.chars();
+    let first: String = letters.next().into_iter().flat_map(char::to_uppercase).collect();
+    let end = if remark.ends_with('.') { "" } else { "." };
+    format!("{first}{}{end}", letters.as_str())
+}

@@ -1,0 +1,36 @@
+//! Other values of what a file does not state: what the answer would be if the default is not what the user's run has.
+
+use toml::Value;
+
+use crate::scenario::keys::{self, Choice, Kind};
+use crate::scenario::{Change, Scenario};
+
+/// Each default with a change that takes its key to another value: all other words of a choice, the other way of a switch, twice a
+/// count. Names, sizes and lists have no other value that suggests itself.
+pub(super) fn others(scenario: &Scenario) -> Vec<(String, Change)> {
+    let taken = scenario.assumptions.iter().filter_map(|assumption| assumption.taken());
+    let of_one = |(key, value): (&str, Value), line: String| {
+        let values = keys::row(key).map_or(vec![], |row| alternatives(row.kind, &value));
+        values.into_iter().map(move |value| (line.clone(), Change::set(key, value))).collect::<Vec<_>>()
+    };
+    taken
+        .flat_map(|taken| of_one((&taken.key, taken.value.value()), format!("{} = {}", taken.key, taken.value)))
+        .collect()
+}
+
+fn alternatives(kind: Kind, taken: &Value) -> Vec<Value> {
+    match (kind, taken) {
+        (Kind::Flag, Value::Boolean(flag)) => vec![Value::Boolean(!flag)],
+        (Kind::Count(_), Value::Integer(count)) => {
+            vec![Value::Integer(if *count == 0 { 1 } else { count.saturating_mul(2) })]
+        }
+        (Kind::Choice(choices), Value::String(word)) => {
+            let words = choices.iter().filter_map(|choice| match choice {
+                Choice::Word(other) => Some(*other),
+                Choice::With(..) => None,
+            });
+            words.filter(|other| other != word).map(Value::from).collect()
+        }
+        _ => vec![],
+    }
+}
