@@ -1,5 +1,7 @@
 //! The README and the book show real output: every `console` block is run, and what it prints is what stands there. A last line
-//! `…` leaves the rest out. The table of accuracy is that of `calibrate/profiles/measured-runs.csv`.
+//! `…` leaves the rest out. A block after `<!-- file PATH -->` is that file. A picture after `<!-- picture N of COMMAND -->` is the
+//! N-th drawing of the page that the command writes with `--html`. The table of accuracy is that of
+//! `calibrate/profiles/measured-runs.csv`.
 //!
 //! `UPDATE_README=1 cargo test readme` writes what the commands print now.
 
@@ -13,6 +15,12 @@ const SHOWN: usize = 16;
 
 /// How a block begins.
 const OPEN: &str = "```console\n$ ";
+
+/// What stands before a block that shows a file, up to the file's path, and from there on.
+const FILE: (&str, &str) = ("<!-- file ", " -->\n```toml\n");
+
+/// What stands before a picture that a command draws.
+const PICTURE: &str = "<!-- picture ";
 
 /// What stands around the table of accuracy.
 const TABLE: (&str, &str) = ("<!-- accuracy -->\n", "<!-- /accuracy -->");
@@ -73,6 +81,49 @@ fn with_outputs(text: &str, printed: &mut BTreeMap<String, String>) -> String {
         rest = &rest[end..];
     }
     fresh + rest
+}
+
+/// A page with the files that it shows as they are now.
+fn with_files(text: &str) -> String {
+    let (mut fresh, mut rest) = (String::new(), text);
+    while let Some(start) = rest.find(FILE.0) {
+        let path = start + FILE.0.len();
+        let body = path + rest[path..].find(FILE.1).expect("a block follows the name of its file");
+        let file = &rest[path..body];
+        let body = body + FILE.1.len();
+        let end = body + rest[body..].find("```").expect("the block of a file ends");
+        fresh += &rest[..body];
+        fresh += &std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+        rest = &rest[end..];
+    }
+    fresh + rest
+}
+
+/// The N-th drawing of the page that a command writes with `--html`, as a file of its own: with the page's style inside.
+fn drawing(command: &str, number: usize) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    output_of(&format!("{command} --html {}", page.display()));
+    let page = std::fs::read_to_string(&page).unwrap_or_else(|error| panic!("{command} --html: {error}"));
+    let style =
+        page.split_once("<style>").and_then(|(_, rest)| rest.split_once("</style>")).map_or("", |(style, _)| style);
+    let svg = page.split("<svg ").nth(number).unwrap_or_else(|| panic!("{command} --html draws no picture {number}"));
+    let (svg, _) = svg.split_once("</svg>").expect("a drawing ends");
+    let (attributes, drawn) = svg.split_once('>').expect("a drawing's tag ends");
+    format!("<svg {attributes}><style>{style}\nsvg{{background:var(--paper,#fff)}}</style>{drawn}</svg>\n")
+}
+
+/// Pictures that a page shows and commands draw: their files, and what these should hold.
+fn pictures(page: &Path, text: &str) -> Vec<(PathBuf, String)> {
+    let mut found = vec![];
+    for rest in text.split(PICTURE).skip(1) {
+        let (drawn, rest) = rest.split_once(" -->\n![").expect("a picture follows its command");
+        let (number, command) = drawn.split_once(" of ").expect("a picture says which of a command's it is");
+        let (_, path) = rest.split_once("](").expect("a picture has a path");
+        let (path, _) = path.split_once(')').expect("the path of a picture ends");
+        found.push((page.parent().unwrap().join(path), drawing(command, number.parse().unwrap())));
+    }
+    found
 }
 
 /// A public run: the columns of its kind that the table tells apart, its weight, and the error of its step time.
@@ -172,7 +223,7 @@ fn accuracy() -> String {
 
 /// A page as it should be.
 fn refreshed(text: &str, printed: &mut BTreeMap<String, String>) -> String {
-    let mut fresh = with_outputs(text, printed);
+    let mut fresh = with_outputs(&with_files(text), printed);
     if let (Some(start), Some(end)) = (fresh.find(TABLE.0), fresh.find(TABLE.1)) {
         fresh.replace_range(start + TABLE.0.len()..end, &accuracy());
     }
@@ -181,14 +232,25 @@ fn refreshed(text: &str, printed: &mut BTreeMap<String, String>) -> String {
 
 /// Fails with every page that shows something else than the commands print, or writes it anew.
 fn hold(pages: &[PathBuf]) {
+    let update = std::env::var_os("UPDATE_README").is_some();
     let (mut stale, mut printed) = (vec![], BTreeMap::new());
     for page in pages {
         let text = std::fs::read_to_string(page).unwrap();
+        for (picture, fresh) in pictures(page, &text) {
+            if std::fs::read_to_string(&picture).is_ok_and(|old| old == fresh) {
+                continue;
+            }
+            if update {
+                std::fs::write(picture, fresh).unwrap();
+            } else {
+                stale.push(format!("{}: another picture is drawn", picture.display()));
+            }
+        }
         let fresh = refreshed(&text, &mut printed);
         if fresh == text {
             continue;
         }
-        if std::env::var_os("UPDATE_README").is_some() {
+        if update {
             std::fs::write(page, fresh).unwrap();
             continue;
         }
