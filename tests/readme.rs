@@ -273,6 +273,12 @@ fn the_readme_shows_real_output() {
 }
 
 #[test]
+fn the_readme_is_read_in_three_minutes() {
+    let lines = std::fs::read_to_string(root().join("README.md")).unwrap().lines().count();
+    assert!(lines <= 220, "README.md has {lines} lines, and 220 at most: details are for the book");
+}
+
+#[test]
 fn the_book_shows_real_output() {
     hold(&book());
 }
