@@ -16,15 +16,14 @@ fn name(path: &Path) -> String {
 
 /// All pages whose links are followed.
 fn pages() -> Vec<PathBuf> {
-    let mut pages: Vec<PathBuf> =
-        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|page| root().join(page)).into();
-    let mut open = vec!["sim", "calibrate", "tests", "benches"].into_iter().map(|folder| root().join(folder)).collect();
-    let folders: &mut Vec<PathBuf> = &mut open;
-    while let Some(folder) = folders.pop() {
+    let mut pages =
+        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|page| root().join(page)).to_vec();
+    let mut open = ["sim", "calibrate", "tests", "benches"].map(|folder| root().join(folder)).to_vec();
+    while let Some(folder) = open.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() && !path.ends_with("target") {
-                folders.push(path);
+                open.push(path);
             } else if path.extension().is_some_and(|end| end == "md") {
                 pages.push(path);
             }
@@ -85,7 +84,9 @@ fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
         match part {
-            Component::ParentDir => drop(plain.pop()),
+            Component::ParentDir => {
+                plain.pop();
+            }
             Component::CurDir => {}
             part => plain.push(part),
         }
