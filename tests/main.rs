@@ -40,6 +40,7 @@ mod issued;
 mod keys;
 mod laws;
 mod limits;
+mod links;
 mod machines;
 mod make;
 mod mapping;

@@ -133,7 +133,7 @@ fn every_source_file_opens_with_what_it_is() {
 
 #[test]
 fn every_data_file_opens_with_what_it_is_and_whence() {
-    for folder in ["scenarios", "topologies"] {
+    for folder in ["scenarios", "topologies", "docs/start"] {
         for path in files(folder, ".toml") {
             let text = fs::read_to_string(&path).unwrap();
             let comment = text.lines().next().and_then(|line| line.strip_prefix("# ")).unwrap_or_default();
@@ -144,7 +144,7 @@ fn every_data_file_opens_with_what_it_is_and_whence() {
 
 #[test]
 fn every_shipped_scenario_flies() {
-    for path in files("scenarios", ".toml") {
+    for path in files("scenarios", ".toml").into_iter().chain(files("docs/start", ".toml")) {
         let scenario = Scenario::load(&path).unwrap_or_else(|error| panic!("{error}"));
         let answer = predict(&scenario, Settings::default()).unwrap_or_else(|error| panic!("{error}"));
         assert!(answer.step.0 > 0, "{}", name(&path));
