@@ -109,13 +109,13 @@ fn shared_experts_beside_exchanges_say_what_they_need() {
         (
             "[megatron]\n",
             "[megatron]\ncuda_graph_impl = \"transformer_engine\"\ncuda_graph_scope = [\"moe_router\"]\n",
-            "whose shared experts run beside it are not simulated",
+            "in CUDA graphs with overlapped shared experts are not simulated",
             "narrow cuda_graph_scope",
         ),
         (
             "moe_shared_expert_overlap = true",
             "waited_collectives = \"own_stream\"",
-            "which matters where others run beside them",
+            "which matters where others overlap with them",
             "write megatron.moe_shared_expert_overlap = true",
         ),
         (

@@ -86,17 +86,17 @@ pub(super) fn defaults(page: &mut Page, scenario: &Scenario, advice: Option<&Adv
         let taken = scenario.assumptions.iter().filter(|assumption| assumption.taken().is_some());
         return taken.into_iter().try_for_each(|assumption| page.item(&assumption.to_string()));
     }
-    let (rest, keys) = (all - listed, if all - listed == 1 { "key" } else { "keys" });
+    let rest = all - listed;
+    let keys = |count: usize| if count == 1 { "1 key".to_owned() } else { format!("{count} keys") };
     page.sentence(&match (advice, listed) {
-        (None, _) => format!(
-            "{all} {}: --verbose lists them, --changes says which of them matter.",
-            if all == 1 { "key" } else { "keys" }
-        ),
-        (Some(_), 0) => format!("{rest} {keys}, none of which moves the answer by 0.5 % alone. --verbose lists them."),
-        (Some(_), _) if moved.len() > listed => format!("{rest} {keys} more, which matter less. --verbose lists them."),
-        (Some(_), _) => {
-            format!("{rest} {keys} more, none of which moves the answer by 0.5 % alone. --verbose lists them.")
+        (None, _) => {
+            format!("{} at their defaults: --verbose lists them, --changes all shows which of them matter.", keys(rest))
         }
+        (Some(_), 0) => {
+            format!("{} at their defaults. None moves the answer by 0.5 % alone; --verbose lists them.", keys(rest))
+        }
+        (Some(_), _) if moved.len() > listed => format!("{} more matter less; --verbose lists them.", keys(rest)),
+        (Some(_), _) => format!("{} more move the answer by less than 0.5 % each; --verbose lists them.", keys(rest)),
     })
 }
 

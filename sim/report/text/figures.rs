@@ -51,10 +51,11 @@ fn memory(page: &mut Page, answer: &Prediction) -> fmt::Result {
     };
     let (total, has) = (gib(memory.device_total()), gib(memory.capacity));
     let (allocated, reserved) = (gib(report.peak_allocated), gib(report.peak_reserved));
-    let device = format!(
-        "{total} of {has} per device{fullest}: {allocated} allocated, {reserved} reserved (peak in {})",
-        report.peak_phase
-    );
+    let whole = match memory.on_device {
+        true => format!("{total} of {has} per device{fullest}"),
+        false => format!("{} wanted per device{fullest}, which has {has}", gib(memory.wanted)),
+    };
+    let device = format!("{whole}: {allocated} allocated, {reserved} reserved (peak in {})", report.peak_phase);
     page.line("memory", &device)?;
     if let Some(host) = memory.host {
         let has = host.capacity.map_or_else(|| "an unstated amount".to_owned(), gib);

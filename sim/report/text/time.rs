@@ -26,8 +26,9 @@ pub(super) fn time(page: &mut Page, answer: &Prediction, verbose: bool) -> fmt::
     ];
     let row =
         |(name, time): (&str, Time)| vec![name.to_owned(), time.to_string(), format!("{:.1} %", percent(time, step))];
-    // What takes no time says nothing, but for what people look for.
-    let shown = |(name, time): &(&str, Time)| *time > Time::ZERO || ["compute", "exposed communication"].contains(name);
+    // What takes no time to speak of says nothing, but for what people look for.
+    let sought = ["compute", "exposed communication"];
+    let shown = |(name, time): &(&str, Time)| percent(*time, step) >= 0.05 || sought.contains(name);
     let rows = kinds.into_iter().filter(shown).map(row).collect();
     page.lines(&table_within(&["", "time", "of step"], rows, &[1, 2], page.width()))?;
     page.gap()?;

@@ -78,7 +78,10 @@ fn step(answer: &Prediction) -> String {
         "waiting" => "waiting for other ranks",
         other => other,
     };
-    let takes = format!("A step takes {} and is bound by {by}", answer.step);
+    let takes = match answer.memory.refused() {
+        true => format!("A step would take {} and be bound by {by}", answer.step),
+        false => format!("A step takes {} and is bound by {by}", answer.step),
+    };
     match most {
         Some((name, share, does)) => format!("{takes}: it {does} {name} for {share:.0} % of the time."),
         None => format!("{takes}."),
