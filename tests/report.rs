@@ -121,7 +121,13 @@ fn the_verdict_comes_first_and_says_what_is_missing() {
         let (scenario, answer) = predicted(text);
         text::report(&scenario, &answer, Detail { width: 400, ..Detail::default() }).lines().nth(2).unwrap().to_owned()
     };
-    assert!(second(PLAN).starts_with("Fits, with ") && second(PLAN).contains("A step takes "), "{}", second(PLAN));
+    assert!(
+        second(PLAN).starts_with("Fits, with ")
+            && second(PLAN).contains("A step takes ")
+            && second(PLAN).contains("% compute"),
+        "{}",
+        second(PLAN)
+    );
     let large = replaced(PLAN, &[("layers = 4", "layers = 400")]);
     assert!(
         second(&large).starts_with("Does not fit: ") && second(&large).contains("GiB too much"),

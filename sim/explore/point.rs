@@ -14,6 +14,8 @@ pub struct Point {
     pub step: Time,
     /// An 80 % interval around it \[ps\].
     pub interval: (Time, Time),
+    /// Tokens of a step of the whole job.
+    pub tokens: u64,
     /// Tokens per second and chip.
     pub rate: f64,
     /// MFU by the report's first convention, 0 to 1.
@@ -35,6 +37,7 @@ impl Point {
             sequence: scenario.job.seq(),
             step: answer.step,
             interval: answer.interval,
+            tokens: answer.tokens,
             rate: answer.tokens_per_second_per_chip(scenario.topology.chips()),
             mfu: answer.mfu.first().map_or(0.0, |mfu| mfu.utilisation),
             convention: answer.mfu.first().map_or("", |mfu| mfu.formula),

@@ -20,6 +20,8 @@ pub struct Errors {
     pub median: f64,
     /// 90th percentile of the absolute error.
     pub p90: f64,
+    /// The largest absolute error.
+    pub max: f64,
     /// Median of the signed error.
     pub bias: f64,
 }
@@ -93,6 +95,7 @@ fn errors(rows: &[&Judged], weight: &dyn Fn(&Judged) -> f64, pair: impl Fn(&Judg
         mean: absolute.iter().map(|(error, weight)| error * weight).sum::<f64>() / all,
         median: quantile(&absolute, 0.5),
         p90: quantile(&absolute, 0.9),
+        max: absolute.iter().map(|(error, _)| *error).fold(0.0, f64::max),
         bias: quantile(&signed, 0.5),
     })
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::case::{Case, Judged};
 use super::check::Outcome;
 use super::map::Reason;
-use super::summary::{Errors, Group, worst};
+use super::summary::{ALL, Errors, Group, worst};
 use super::threshold::Broken;
 use crate::report::text::table;
 use crate::scenario::Prediction;
@@ -157,12 +157,18 @@ fn reasons(out: &mut String, outcome: &Outcome) {
 pub fn broken(broken: &[Broken]) -> String {
     let mut out = String::new();
     for b in broken {
-        let bound = if b.least { "below the least allowed" } else { "above the most allowed" };
+        let counted = b.figure.starts_with("out_of_memory");
+        let shown = |value: f64| if counted { format!("{value:.0}") } else { format!("{:.1} %", 100.0 * value) };
+        let whose = match b.lane == ALL && b.hardware == ALL {
+            true => "all receipts".to_owned(),
+            false => format!("{} on {}", b.lane, b.hardware),
+        };
+        let bound = if b.least { "at least" } else { "at most" };
         let verdict = match b.value {
-            Some(value) => format!("is {value:.4}, {bound} {:.4}", b.bound),
+            Some(value) => format!("is {}, and {bound} {} is allowed", shown(value), shown(b.bound)),
             None => "is unknown: no receipt has it".to_owned(),
         };
-        let _ = writeln!(out, "{} on {}: {} {verdict}", b.lane, b.hardware, b.figure);
+        let _ = writeln!(out, "{} of {whose} {verdict}", b.figure);
     }
     out
 }

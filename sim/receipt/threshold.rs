@@ -57,17 +57,23 @@ fn of(errors: Option<Errors>, figure: fn(&Errors) -> f64) -> Option<f64> {
 }
 
 /// The registry.
-pub const FIGURES: [Figure; 12] = [
+pub const FIGURES: [Figure; 18] = [
     least("coverage", |g| Some(g.coverage())),
     most("step_time.mean", |g| of(g.step, |e| e.mean)),
     most("step_time.median", |g| of(g.step, |e| e.median)),
     most("step_time.p90", |g| of(g.step, |e| e.p90)),
+    most("step_time.max", |g| of(g.step, |e| e.max)),
     most("step_time.bias", |g| of(g.step, |e| e.bias.abs())),
     least("interval", |g| g.inside),
     most("reserved.median", |g| of(g.reserved, |e| e.median)),
+    most("reserved.p90", |g| of(g.reserved, |e| e.p90)),
+    most("reserved.max", |g| of(g.reserved, |e| e.max)),
     most("allocated.median", |g| of(g.allocated, |e| e.median)),
+    most("allocated.max", |g| of(g.allocated, |e| e.max)),
     most("memory.median", |g| of(g.unstated, |e| e.median)),
+    most("memory.max", |g| of(g.unstated, |e| e.max)),
     most("mfu.median", |g| of(g.mfu, |e| e.median)),
+    most("mfu.max", |g| of(g.mfu, |e| e.max)),
     most("out_of_memory.missed", |g| Some((g.out_of_memory.0 - g.out_of_memory.1) as f64)),
     most("out_of_memory.false_alarms", |g| Some(g.false_alarms as f64)),
 ];
@@ -115,6 +121,17 @@ fn sound(name: &str, value: f64) -> Result<f64, ReceiptError> {
     }
 }
 
+/// Refuses a bound that is meant in per cent and would be a hundred times as wide.
+fn a_share(name: &str, value: f64) -> Result<(), ReceiptError> {
+    if value <= 1.0 || name.starts_with("out_of_memory") || !value.is_finite() {
+        return Ok(());
+    }
+    let (all, share) = (100.0 * value, value / 100.0);
+    Err(ReceiptError::Threshold(format!(
+        "the bound of {name} is {value}, which is {all} %: write {value}% in the command or {share} in a file"
+    )))
+}
+
 /// Reads a specification: a file, or bounds for the total.
 pub fn parse(spec: &str) -> Result<Vec<Threshold>, ReceiptError> {
     if spec.ends_with(".toml") { load(Path::new(spec)) } else { inline(spec) }
@@ -135,6 +152,9 @@ fn inline(spec: &str) -> Result<Vec<Threshold>, ReceiptError> {
         let value = number.trim().parse::<f64>().map_err(|_| {
             ReceiptError::Threshold(format!("the bound of {} is {bound:?}: expected such as 8% or 0.08", figure.name))
         })?;
+        if unit == 1.0 {
+            a_share(figure.name, value)?;
+        }
         bounds.push((figure, sound(figure.name, value * unit)?));
     }
     Ok(vec![Threshold { lane: ALL.to_owned(), hardware: ALL.to_owned(), bounds }])
@@ -161,6 +181,7 @@ fn understand(file: &str, number: usize, table: &toml::Table) -> Result<Threshol
         let figure = figure(key).map_err(|error| bad(error.to_string()))?;
         let bound = value.as_float().or(value.as_integer().map(|whole| whole as f64));
         let bound = bound.ok_or_else(|| bad(format!("{key} is no number")))?;
+        a_share(key, bound).map_err(|error| bad(error.to_string()))?;
         bounds.push((figure, sound(key, bound).map_err(|error| bad(error.to_string()))?));
     }
     let (lane, hardware) = (names["lane"].clone(), names["hardware"].clone());

@@ -82,10 +82,18 @@ pub(super) fn answer(ceiling: &Ceiling) -> Vec<(&'static str, String)> {
     );
     if let Some(top) = ceiling.top() {
         lines.extend(doubt(ceiling, top).map(|line| ("beyond doubt", line)));
-        lines.extend(stalls(ceiling).map(|line| ("but", line)));
-        lines.extend(gain(ceiling, top).map(|line| ("worth it?", line)));
+        lines.extend(stalls(ceiling).map(|line| ("note", line)));
+        lines.extend(gain(ceiling, top).map(|line| ("trade-off", line)));
     }
     lines.extend(compiled(ceiling).into_iter().map(|line| ("compiled", line)));
+    if let Some(top) = ceiling.top().filter(|top| top.tokens > 0) {
+        let sequences = thousands(top.tokens / top.sequence.max(1));
+        let tokens = thousands(top.tokens);
+        lines.push((
+            "batch",
+            format!("{sequences} sequences a step at every length, so {tokens} tokens a step at the ceiling"),
+        ));
+    }
     let step = thousands(ceiling.options.step);
     lines.push(("searched", format!("in steps of {step} tokens; lengths simulated to find it: {}", ceiling.flown)));
     lines
@@ -232,7 +240,7 @@ fn doubt(ceiling: &Ceiling, top: &Point) -> Option<String> {
     let memory = &top.memory;
     let known = &memory.doubtful;
     match &ceiling.sure {
-        Some(sure) if sure.sequence == top.sequence => None,
+        Some(sure) if sure.sequence == top.sequence => Some(format!("{} tokens, the same", thousands(sure.sequence))),
         Some(sure) => Some(format!("{} tokens: {known}", thousands(sure.sequence))),
         None => Some(format!("no length: {known}")),
     }

@@ -67,13 +67,16 @@ pub fn report(answer: &Comparison) -> String {
         out += &format!("{}\n", attribution(answer, &columns));
     }
     if answer.rows.len() > 1 {
-        out += &format!("\nEach alone on A, for order matters\n{}\n", alone(answer, &columns));
+        out += &format!(
+            "\nEach change alone, applied to A: the order of the rows above matters\n{}\n",
+            alone(answer, &columns)
+        );
     }
     for remark in remarks(answer) {
         out += &format!("\n  {}\n", wrapped(&remark, WIDTH - 4).join("\n    "));
     }
     if !answer.follows.is_empty() {
-        out += "\nNeither file writes these, and they follow\n";
+        out += "\nDefaults that change as a result\n";
         for difference in &answer.follows {
             out += &format!("  {}\n", wrapped(&words(difference), WIDTH - 4).join("\n    "));
         }

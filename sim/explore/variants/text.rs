@@ -93,8 +93,8 @@ pub(super) fn remarks(answer: &Ceilings) -> Vec<(&str, String)> {
 pub(super) fn legend(answer: &Ceilings) -> String {
     match answer.common {
         Some(common) => format!(
-            "left: at each one's own ceiling; right: at {} tokens, the lowest ceiling, which all that have one hold\n  \
-             given back: how often in a step the allocator returns its cache to the device; what that costs is in the step time",
+            "left: at each variant's own ceiling; right: all variants at {} tokens, the shortest ceiling\n  \
+             returned: how often in a step the allocator returns its cache to the device; the step time includes what that costs",
             thousands(common)
         ),
         None if answer.rows.iter().all(|row| row.ceiling.is_err()) => {

@@ -46,7 +46,8 @@ pub(super) fn faster(page: &mut Page, answer: &Prediction, advice: Option<&Advic
     };
     let rows = advice.faster.iter().map(row).collect();
     let header = ["change", "tokens/s", "step", "on the device", "tokens a step"];
-    page.lines(&table_within(&header, rows, &[1, 2, 3], page.width()))
+    page.lines(&table_within(&header, rows, &[1, 2, 3], page.width()))?;
+    page.sentence("To combine changes, write them into the file and run again.")
 }
 
 fn batch(after: u64, before: u64) -> String {
@@ -76,7 +77,7 @@ pub(super) fn defaults(page: &mut Page, scenario: &Scenario, advice: Option<&Adv
     let listed = if verbose { moved.len() } else { LISTED.min(moved.len()) };
     if listed > 0 {
         let rows = moved[..listed].iter().map(cells).collect();
-        let header = ["default", "with", "tokens/s", "memory"];
+        let header = ["default", "alternative", "tokens/s with it", "memory with it"];
         page.lines(&table_within(&header, rows, &[2, 3], page.width()))?;
     }
     if verbose {

@@ -16,7 +16,7 @@ pub(super) fn sure(page: &mut Page, scenario: &Scenario, answer: &Prediction, ve
     let shares = answer.shares.iter().filter(|(_, share)| *share >= 0.005);
     let shares: Vec<String> =
         shares.map(|(basis, share)| format!("{:.0} % {}", 100.0 * share, basis.label())).collect();
-    page.line("costs", &format!("{} (share of the step, by what each cost is)", shares.join(", ")))?;
+    page.line("costs", &format!("{} of the step", shares.join(", ")))?;
     let profile = format!("{} ({})", scenario.profile.name, scenario.profile.summary);
     page.line("profile", &profile)?;
     for (question, reply) in questions(scenario, answer) {
@@ -31,22 +31,23 @@ pub(super) fn sure(page: &mut Page, scenario: &Scenario, answer: &Prediction, ve
 /// How many measured runs of the same kind there are, and how far predictions of them were off.
 fn measured(answer: &Prediction) -> String {
     let Alike { runs, families, bias, half, nine_in_ten } = answer.alike;
-    let kind = answer.kind.parts().join(", ");
+    let kind = answer.kind.words();
     let percent = |share: f64| format!("{:.1} %", 100.0 * share.abs());
     let direction = if bias < 0.0 { "short" } else { "long" };
-    let models = if families == 1 { "1 model".to_owned() } else { format!("{families} models") };
+    let models = if families == 1 { "all of one model".to_owned() } else { format!("of {families} models") };
     let median = format!("{} too {direction}", percent(bias));
     match runs {
-        0 => format!(
-            "none is like this one ({kind}): the interval rests on the costs' residuals and on other kinds of runs"
+        0 => format!("none matches this setup ({kind}). The interval rests on the costs' residuals and on other runs"),
+        1 => format!(
+            "one matches this setup ({kind}). The step predicted for it is {median}; the step above is not corrected for that"
         ),
-        1 => format!("1 is like this one ({kind}); its predicted step is {median}"),
-        _ if runs < MANY => {
-            format!("{runs} of {models} are like this one ({kind}); in the median their predicted steps are {median}")
-        }
+        _ if runs < MANY => format!(
+            "{runs}, {models}, match this setup ({kind}). Steps predicted for them are {median} in the median; the step above is not \
+             corrected for that"
+        ),
         _ => format!(
-            "{runs} of {models} are like this one ({kind}); half of their predicted steps are within {}, nine in ten within {}; in \
-             the median they are {median}",
+            "{runs}, {models}, match this setup ({kind}). Half of the steps predicted for them are within {}, nine in ten within {}; \
+             in the median they are {median}, and the step above is not corrected for that",
             percent(half),
             percent(nine_in_ten)
         ),

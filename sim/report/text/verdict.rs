@@ -5,7 +5,7 @@ use std::fmt;
 use super::super::format::{gib, percent};
 use super::page::{Mood, Page};
 use crate::scenario::Prediction;
-use crate::scenario::predict::{DeviceMemory, Host, Verdict};
+use crate::scenario::predict::{DeviceMemory, Host, Part, Verdict};
 
 pub(super) fn verdict(page: &mut Page, answer: &Prediction) -> fmt::Result {
     let (mood, first, why) = fits(&answer.memory);
@@ -58,34 +58,30 @@ fn lacking_host(host: Host, device: &str) -> (Mood, String, String) {
     (Mood::Bad, first, format!("A node's ranks want {wants}, and it has {has}. {device}"))
 }
 
-/// How long a step takes, and the part that counts most of what bounds it.
+/// How long a step takes, what it consists of, and the parts that count most.
 fn step(answer: &Prediction) -> String {
-    let bound = answer.bound();
-    let communicates = |group: &str| group == "collective" || group == "communication";
-    let mut parts = answer.parts.iter();
-    let most = match bound {
-        "communication" => {
-            let exposed = parts.filter(|part| communicates(part.group)).max_by_key(|part| part.exposed);
-            exposed.map(|part| (part.name.clone(), percent(part.exposed, answer.step), "waits for"))
-        }
-        "compute" | "memory bandwidth" => parts
-            .find(|part| !communicates(part.group))
-            .map(|part| (format!("{} in {}", part.name, part.group), percent(part.busy, answer.step), "runs")),
-        _ => None,
-    };
-    let by = match bound {
-        "host" => "the host",
-        "waiting" => "waiting for other ranks",
-        other => other,
-    };
-    let takes = match answer.memory.refused() {
-        true => format!("A step would take {} and be bound by {by}", answer.step),
-        false => format!("A step takes {} and is bound by {by}", answer.step),
-    };
-    match most {
-        Some((name, share, does)) => format!("{takes}: it {does} {name} for {share:.0} % of the time."),
-        None => format!("{takes}."),
+    let split = answer.breakdown;
+    let mut kinds = vec![
+        ("compute", split.compute),
+        ("exposed communication", split.exposed_communication),
+        ("waiting for other ranks", split.bubble + split.waiting),
+        ("waiting for the host", split.host_bound),
+    ];
+    kinds.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
+    let share = |time| percent(time, answer.step);
+    let told = kinds.iter().enumerate().filter(|(at, (_, time))| *at == 0 || share(*time) >= 5.0);
+    let told: Vec<String> = told.map(|(_, (name, time))| format!("{:.0} % {name}", share(*time))).collect();
+    let takes = if answer.memory.refused() { "would take" } else { "takes" };
+    let mut said = format!("A step {takes} {}: {}.", answer.step, told.join(", "));
+    let communicates = |part: &&Part| part.group == "collective" || part.group == "communication";
+    if let Some(most) = answer.parts.iter().find(|part| !communicates(part)) {
+        said += &format!(" The longest kernel is {} in {} ({:.0} %).", most.name, most.group, share(most.busy));
     }
+    let exposed = answer.parts.iter().filter(communicates).max_by_key(|part| part.exposed);
+    if let Some(most) = exposed.filter(|part| share(part.exposed) >= 5.0) {
+        said += &format!(" The most exposed exchange is {} ({:.0} %).", most.name, share(most.exposed));
+    }
+    said
 }
 
 /// A remark as a sentence of its own.

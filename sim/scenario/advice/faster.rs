@@ -68,6 +68,7 @@ fn torch(scenario: &Scenario, job: &TorchPlan) -> Vec<Change> {
     if !job.loss.compiled() {
         list.push(Change::set("compile.loss", true));
     }
+    list.push(Change::set("loss.kind", "fused_linear"));
     list.push(Change::set("optimizer.implementation", "fused"));
     if job.fsdp.wrap.blocks.iter().flatten().any(|&policy| policy == Reshard::Always) {
         list.push(Change::set("fsdp.reshard_after_forward", false));

@@ -66,6 +66,18 @@ impl Kind {
         }
     }
 
+    /// What it is, in the field's words.
+    pub fn words(&self) -> String {
+        let parallelism = match self.parallelism.as_str() {
+            "one" => "one device",
+            "model" => "the model split over ranks",
+            _ => "data parallel",
+        };
+        let layers = if self.blocks == "dense" { "dense layers" } else { "experts" };
+        let nodes = if self.nodes == "one" { "one node" } else { "several nodes" };
+        format!("{} on {}, {parallelism}, {layers}, {} matmuls, {nodes}", self.framework, self.machine, self.matmuls)
+    }
+
     /// Its parts, in the order of [`Kind::PARTS`].
     pub fn parts(&self) -> [&str; 6] {
         [&self.framework, &self.machine, &self.parallelism, &self.blocks, &self.matmuls, &self.nodes]
