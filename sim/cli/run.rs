@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use super::{Failure, Json, Outcome, Written, output};
 use windtunnel::files::Output;
-use windtunnel::report::{json, text};
+use windtunnel::report::{html, json, text};
 use windtunnel::scenario::predict::{Settings, Verdict};
 use windtunnel::scenario::{Prediction, Scenario, predict};
 
@@ -19,6 +19,9 @@ pub struct Args {
     /// Write the timeline for Perfetto or chrome://tracing to this file.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Write the prediction to this file as one HTML page that loads nothing.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Simulate every rank instead of one for all identical ones; the answer is the same.
     #[arg(long)]
     full: bool,
@@ -32,11 +35,15 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Outcome {
     let (json, trace) = (Json::open(args.json.as_ref())?, output(args.trace.as_ref())?);
+    let page = output(args.html.as_ref())?;
     let scenario = Scenario::load(&args.scenario).map_err(Failure::input)?;
     let settings = Settings { fold: !args.full, record: trace.is_some(), ..Settings::default() };
     let answer = predict(&scenario, settings).map_err(Failure::input)?;
     let detail = text::Detail { all_conventions: args.mfu_all };
-    let written = write_trace(trace, &scenario, &answer);
+    let mut written = write_trace(trace, &scenario, &answer);
+    if let Some(file) = page {
+        written.write(file, &html::page(&scenario, &answer), ": open it in a browser");
+    }
     json.finish_with(written, || text::report(&scenario, &answer, detail), || json::report(&scenario, &answer))?;
     match (args.fail_if_oom, answer.memory.verdict()) {
         (true, Verdict::Unknown) => {
