@@ -1,8 +1,9 @@
 //! What runs on one row of the timeline, and how spans that are too short to be seen are shown as one.
 //!
-//! Spans shorter than a resolution are merged with those that follow, so long as all of them lie within one resolution. So a row of
-//! any number of spans has at most two marks for each resolution that fits in it, nothing that can be seen is merged, and marks
-//! never overlap. The resolution is the finest at which all rows together stay within a budget ([`resolution`]).
+//! Spans shorter than a resolution are merged with those of their kind that follow, so long as all of them lie within one resolution;
+//! of several kinds, so long as they lie within an eighth of it, for what alternates must not look like one kind. So the number of marks
+//! in a row has a bound whatever runs there, and marks never overlap. The resolution is the finest at which all rows together stay
+//! within a budget ([`resolution`]).
 
 use crate::engine::Span;
 use crate::units::Time;
@@ -11,6 +12,9 @@ use crate::units::Time;
 /// place here.
 pub(super) const KINDS: [&str; 9] =
     ["forward", "backward", "recompute", "communication", "optimizer", "collective", "message", "phase", "step before"];
+
+/// What part of a resolution different kinds may share.
+const MIXED: u64 = 8;
 
 /// Something that runs from a beginning to an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +65,10 @@ pub(super) fn marks(pieces: &[Piece<'_>], resolution: Time) -> Vec<Mark> {
     let mut open: Option<Heap> = None;
     for (index, piece) in pieces.iter().enumerate() {
         let small = piece.length() < resolution;
-        let joins = |heap: &Heap| small && piece.end - heap.mark.start <= resolution;
+        let joins = |heap: &Heap| {
+            let pure = heap.by_kind[piece.kind] == heap.mark.busy.0;
+            small && piece.end - heap.mark.start <= if pure { resolution } else { Time(resolution.0 / MIXED) }
+        };
         match &mut open {
             Some(heap) if joins(heap) => {
                 heap.by_kind[piece.kind] += piece.length().0;
@@ -94,7 +101,7 @@ pub(super) fn resolution(rows: &[&[Piece<'_>]], length: Time, budget: usize) -> 
     let mut resolution = Time::ZERO;
     loop {
         let all: usize = rows.iter().map(|row| marks(row, resolution).len()).sum();
-        if all <= budget || resolution >= length {
+        if all <= budget || resolution.0 >= length.0.saturating_mul(MIXED) {
             return resolution;
         }
         resolution =
@@ -113,11 +120,14 @@ mod tests {
 
     #[test]
     fn what_is_too_short_is_merged_and_nothing_else() {
-        let row = row(&[(0, 50, 0), (50, 52, 1), (53, 56, 1), (56, 57, 0), (57, 90, 0), (95, 96, 2)]);
+        let row = row(&[(0, 50, 0), (50, 52, 1), (53, 56, 1), (56, 57, 0), (57, 90, 0), (95, 96, 2), (97, 103, 0)]);
         let marks = marks(&row, Time(10));
         let shown: Vec<_> = marks.iter().map(|mark| (mark.start.0, mark.end.0, mark.count, mark.kind)).collect();
-        assert_eq!(shown, [(0, 50, 1, 0), (50, 57, 3, 1), (57, 90, 1, 0), (95, 96, 1, 2)]);
-        assert_eq!((marks[1].busy, marks[1].longest), (Time(6), 2));
+        assert_eq!(
+            shown,
+            [(0, 50, 1, 0), (50, 56, 2, 1), (56, 57, 1, 0), (57, 90, 1, 0), (95, 96, 1, 2), (97, 103, 1, 0)]
+        );
+        assert_eq!((marks[1].busy, marks[1].longest), (Time(5), 2));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Memory over the step by category, as a stack of areas under what the device has, and a table of the peak.
 //!
-//! The curve is what the program asks the allocator for, at the times at which the host asks. It is drawn in columns; a column shows
-//! the moment of its most bytes, so that no peak is lost.
+//! The curve is what the program asks the allocator for, at the times at which the host asks; of a compiled step, what is live while the
+//! device runs. It is drawn in columns. A column shows the moment of its most bytes, so that no peak is lost.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,8 @@ use maud::{Markup, PreEscaped, html};
 
 use super::recorded::Recorded;
 use super::scale::{Scale, UNITS};
-use crate::program::{Category, Program};
+use super::timeline;
+use crate::program::{Category, Discipline, Instr, Program};
 use crate::report::format::gib;
 use crate::report::page;
 use crate::report::trace::memory::Live;
@@ -125,11 +126,11 @@ pub(super) fn section(answer: &Prediction, recorded: Option<&Recorded<'_>>) -> M
 
 fn chart(answer: &Prediction, recorded: &Recorded<'_>) -> Markup {
     let (shown, memory, class) = (recorded.answer(), &answer.memory, answer.tightest);
-    let (Some(class_shown), Some(times)) = (shown.classes.get(class), shown.timeline.host_times.get(class)) else {
-        return html! {};
-    };
-    let scale = Scale::of(recorded, "");
-    let curve = Curve::of(&class_shown.program, times, &scale);
+    let Some(program) = shown.classes.get(class).map(|class| &*class.program) else { return html! {} };
+    let fixed = program.memory == Discipline::Static;
+    let times = if fixed { compiled_times(shown, class) } else { shown.timeline.host_times[class].clone() };
+    let scale = Scale::of(recorded);
+    let curve = Curve::of(program, &times, &scale);
     let (at, totals) = curve.peak;
     let asked = Bytes(sum(&totals));
     let total = memory.device_total();
@@ -142,12 +143,15 @@ fn chart(answer: &Prediction, recorded: &Recorded<'_>) -> Markup {
         .collect();
     let x = scale.x(at);
     let left = 100.0 * x as f64 / UNITS as f64;
+    let height = axis.height(memory.outside.0 + asked.0);
+    let above = if height > 84.0 { height - 12.0 } else { height + 1.0 };
     let line = |bytes: Bytes| format!("M0 {0}H{UNITS}", axis.y(bytes.0));
     let areas: String =
         used.iter().rev().map(|&category| area(&curve, category, &totals, memory.outside, &axis)).collect();
     html! {
         figure {
-            figcaption { "What is asked of the allocator, by category" }
+            figcaption { (if fixed { "What is live, by category" } else { "What is asked of the allocator, by category" }) }
+            @if !fixed { p.soft { "Memory is drawn at the time at which the host asks for it, which is before the device runs the kernel." } }
             div.track {
                 div.levels aria-hidden="true" {
                     @for level in axis.levels() { span style=(format!("bottom:{:.2}%", axis.height(level << 30))) { (level) " GiB" } }
@@ -171,7 +175,7 @@ fn chart(answer: &Prediction, recorded: &Recorded<'_>) -> Markup {
                         }
                     }
                     span.note data-x=(x)
-                        style=(format!("left:{left:.2}%;bottom:.6rem{}", if left > 55.0 { ";transform:translateX(-100%)" } else { "" })) {
+                        style=(format!("left:{left:.2}%;bottom:{above:.2}%{}", if left > 55.0 { ";transform:translateX(-100%)" } else { "" })) {
                         "peak: " (gib(asked)) " asked for"
                     }
                 }
@@ -183,9 +187,9 @@ fn chart(answer: &Prediction, recorded: &Recorded<'_>) -> Markup {
             }
             ul.legend {
                 @for &category in used.iter().rev() {
-                    li { i.swatch class=(format!("m{}", category as usize)) {} (category.label()) }
+                    li { i class={ "swatch m" (category as usize) } {} (category.label()) }
                 }
-                li { i.swatch class=(format!("m{OUTSIDE}")) {} "context and communicators" }
+                li { i class={ "swatch m" (OUTSIDE) } {} "context and communicators" }
             }
         }
     }
@@ -197,6 +201,23 @@ fn area(curve: &Curve, category: Category, peak: &Totals, outside: Bytes, axis: 
     let path = curve.area(index + 1, outside, axis);
     let words = format!("{}: {} at the peak", category.label(), gib(Bytes(peak[index])));
     html! { path class=(format!("fill m{index}")) d=(path) { title { (words) } } }.into_string()
+}
+
+/// When each instruction of a compiled step takes effect: nothing runs ahead there, so it is when the last kernel before it ends.
+fn compiled_times(answer: &Prediction, class: usize) -> Vec<Time> {
+    let spans = timeline::last_step(answer, class, 0);
+    let mut ends = spans.iter().map(|span| span.end);
+    let mut now = spans.first().map_or(Time::ZERO, |span| span.start);
+    let program = &answer.classes[class].program;
+    let time = |instr: &Instr| {
+        if let Instr::Launch { stream, .. } | Instr::Collective { stream, .. } | Instr::Exchange { stream, .. } = instr
+            && stream.0 == 0
+        {
+            now = ends.next().unwrap_or(now);
+        }
+        now
+    };
+    program.step.iter().map(time).collect()
 }
 
 /// What the peak is made of.
@@ -211,7 +232,7 @@ fn peak(answer: &Prediction) -> Markup {
     };
     let mut rows: Vec<Vec<Markup>> = vec![];
     for (category, bytes) in report.breakdown.sorted() {
-        let name = html! { i.swatch.key class=(format!("m{}", category as usize)) {} (category.label()) };
+        let name = html! { i class={ "swatch key m" (category as usize) } {} (category.label()) };
         let size = page::figure(&format!("memory.breakdown_bytes.{}", category.label()), bytes.0, &gib(bytes));
         rows.push(vec![name, size, html! { (format!("{:.1} %", share(bytes))) }, html! { (largest(category)) }]);
     }

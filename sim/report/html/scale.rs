@@ -1,19 +1,21 @@
 //! The horizontal axis that the timeline and memory share: a window of simulated time, in a hundred thousand units.
 //!
-//! It begins where the host begins the last step, which may be before the step itself begins: the host runs ahead of the device.
+//! It begins where the host begins the last step, which may be before the step itself begins: the host runs ahead of the device. A
+//! compiled step has no such host, and the window is the step.
 //! Times on the page count from the beginning of the step.
 
 use maud::{Markup, html};
 
 use super::recorded::Recorded;
+use crate::program::Discipline;
 use crate::report::trace::view::Window;
 use crate::units::Time;
 
 /// Units of the axis.
 pub(super) const UNITS: u64 = 100_000;
 
-/// Ticks stand as far apart as a sixth of the axis or more.
-const TICKS: f64 = 6.0;
+/// Ticks stand as far apart as a seventh of the axis or more.
+const TICKS: f64 = 7.0;
 
 /// A window of simulated time.
 #[derive(Clone, Copy, Debug)]
@@ -28,18 +30,20 @@ pub(super) struct Scale {
 
 impl Scale {
     /// The window of the last step.
-    pub(super) fn of(recorded: &Recorded<'_>, scenario: &str) -> Scale {
+    pub(super) fn of(recorded: &Recorded<'_>) -> Scale {
         let answer = recorded.answer();
         let trace = crate::report::Trace {
-            scenario,
+            scenario: "",
             programs: answer.programs(),
             class_of: answer.class_of.clone(),
             timeline: &answer.timeline,
             from_step: None,
         };
         let window = Window::of(&trace);
+        let compiled = answer.classes.iter().all(|class| class.program.memory == Discipline::Static);
+        let from = if compiled { window.begin } else { window.zero };
         let end = answer.timeline.ends.iter().copied().max().unwrap_or_default();
-        Scale { from: window.zero, begin: window.begin, end }
+        Scale { from, begin: window.begin, end }
     }
 
     /// Its length \[ps\].

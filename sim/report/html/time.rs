@@ -18,7 +18,7 @@ pub(super) fn section(answer: &Prediction, report: &Report) -> Markup {
         ("compute", "compute", 0, split.compute),
         ("exposed_communication", "exposed communication", 5, split.exposed_communication),
         ("bubble", "waiting for other ranks", 6, split.bubble),
-        ("host_bound", "waiting for the host", 1, split.host_bound),
+        ("host_bound", "waiting for the host", 2, split.host_bound),
         ("waiting", "waiting for events", 7, split.waiting),
     ];
     let share = |time: Time| if answer.step.0 == 0 { 0.0 } else { 100.0 * time.0 as f64 / answer.step.0 as f64 };
@@ -29,12 +29,12 @@ pub(super) fn section(answer: &Prediction, report: &Report) -> Markup {
     html! {
         p { "The step takes " (answer.step) " and is bound by " (report.bound_by) "." }
         div.bar role="img" aria-label=(words.join(", ")) {
-            @for (_, name, kind, time) in &parts {
+            @for (_, name, kind, time) in parts.iter().filter(|part| part.3 > Time::ZERO) {
                 i class=(format!("k{kind}")) style=(format!("width:{:.3}%", share(*time))) title=(format!("{name}: {time}, {:.1} %", share(*time))) {}
             }
         }
         ul.legend {
-            @for (key, name, kind, time) in &parts {
+            @for (key, name, kind, time) in parts.iter().filter(|part| part.3 > Time::ZERO) {
                 li {
                     i class=(format!("k{kind}")) {}
                     (name) ": " (page::figure(&format!("breakdown_s.{key}"), time.seconds(), &time.to_string())) (format!(", {:.1} %", share(*time)))
@@ -60,7 +60,7 @@ fn row(part: &Part, share: impl Fn(Time) -> f64) -> Vec<Markup> {
         html! { (part.name) },
         html! { (part.count) },
         html! { (part.busy) },
-        html! { (format!("{busy:.1} %")) span.share { i style=(format!("width:{:.1}%", busy.min(100.0))) {} } },
+        html! { span.share { i style=(format!("width:{:.1}%", busy.min(100.0))) {} } (format!("{busy:.1} %")) },
         html! { @if communicates { (format!("{:.1} %", share(part.exposed))) } },
         html! { (part.basis.label()) },
     ]

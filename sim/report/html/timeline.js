@@ -9,7 +9,7 @@
   const ticks = (axis) => {
     const start = +axis.dataset.from, length = +axis.dataset.length;
     const low = start + length * from / UNITS, high = start + length * to / UNITS;
-    const rough = (high - low) / 6, decade = 10 ** Math.floor(Math.log10(rough));
+    const rough = (high - low) * 70 / Math.max(200, axis.clientWidth), decade = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].map((times) => times * decade).find((step) => step >= rough);
     const [unit, name] = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"]].find(([unit]) => step >= 0.1 * unit) || [1e-6, "µs"];
     const digits = Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9));
@@ -66,6 +66,9 @@
   said.textContent = hint;
   bar.append(said);
   box.prepend(bar);
+
+  addEventListener("resize", draw);
+  draw();
 
   const place = (event, strip) => {
     const place = strip.getBoundingClientRect();

@@ -11,7 +11,7 @@ use super::marks::{self, KINDS, Mark, Piece, What};
 use super::recorded::Recorded;
 use super::scale::{Scale, UNITS};
 use crate::engine::{self, Span};
-use crate::program::{Mark as Named, Program};
+use crate::program::{Discipline, Mark as Named, Program};
 use crate::scenario::Prediction;
 use crate::units::{Time, thousands};
 
@@ -40,7 +40,7 @@ struct Group<'a> {
 /// The section.
 pub(super) fn section(recorded: &Recorded<'_>) -> Markup {
     let answer = recorded.answer();
-    let scale = Scale::of(recorded, "");
+    let scale = Scale::of(recorded);
     let groups = groups(answer, &scale);
     let rows = || groups.iter().flat_map(|group| &group.rows);
     let all: Vec<&[Piece<'_>]> = rows().map(|row| &row.pieces[..]).collect();
@@ -56,7 +56,7 @@ pub(super) fn section(recorded: &Recorded<'_>) -> Markup {
         }
         p.soft {
             "One rank stands for all that run the same program. Point at a mark for its name, start and duration."
-            @if resolution > Time::ZERO { " Kernels that follow each other within " (resolution) " are drawn as one mark." }
+            @if resolution > Time::ZERO { " Kernels of one kind that follow each other within " (resolution) " are drawn as one mark." }
             @if scale.begin > scale.from { " Times before zero are the lead of the host, while the device still runs the step before." }
         }
         ul.legend { @for kind in shown { li { i class=(format!("k{kind}")) {} (words(kind)) } } }
@@ -111,11 +111,17 @@ fn groups<'a>(answer: &'a Prediction, scale: &Scale) -> Vec<Group<'a>> {
 /// The rows of a class: its host, the phases on the device, and each stream on which anything runs.
 fn rows<'a>(answer: &'a Prediction, class: usize, scale: &Scale) -> Vec<Row<'a>> {
     let [host, device] = phases(answer, class, scale);
-    let named = [("host", host), ("phases", device)];
+    let named = [("host phases", host), ("device phases", device)];
     let named = named.map(|(name, pieces)| Row { name: name.to_owned(), pieces });
-    let streams = answer.classes[class].program.streams.iter().enumerate();
+    let program = &answer.classes[class].program;
+    let streams = program.streams.iter().enumerate();
     let streams = streams.map(|(id, &name)| {
-        let name = if id == 0 { "compute".to_owned() } else { name.to_owned() };
+        let before = program.streams[..id].iter().filter(|&&other| other == name).count();
+        let name = match (id, before) {
+            (0, _) => "compute".to_owned(),
+            (_, 0) => name.to_owned(),
+            (_, before) => format!("{name} ({})", before + 1),
+        };
         Row { name, pieces: stream(answer, class, id, scale) }
     });
     named.into_iter().chain(streams).filter(|row| !row.pieces.is_empty()).collect()
@@ -154,6 +160,16 @@ fn stream<'a>(answer: &'a Prediction, class: usize, stream: usize, scale: &Scale
     pieces
 }
 
+/// What ran in the last step on a stream of a class.
+pub(super) fn last_step(answer: &Prediction, class: usize, stream: u8) -> Vec<&Span> {
+    let last = answer.timeline.ends.len().saturating_sub(1) as u32;
+    let first = first(answer, class);
+    let own = |span: &&Span| Some(span.rank) == first && (span.stream.0, span.step) == (stream, last);
+    let mut spans: Vec<&Span> = answer.timeline.spans.iter().filter(own).collect();
+    spans.sort_by_key(|span| (span.start, span.end));
+    spans
+}
+
 /// The phases of the step as the host goes through them, and as the device does.
 fn phases<'a>(answer: &'a Prediction, class: usize, scale: &Scale) -> [Vec<Piece<'a>>; 2] {
     let program = &answer.classes[class].program;
@@ -178,7 +194,8 @@ fn phases<'a>(answer: &'a Prediction, class: usize, scale: &Scale) -> [Vec<Piece
             device_from = device_from.max(end);
         }
     }
-    [host, device]
+    // The host of a compiled step issues it as one.
+    if program.memory == Discipline::Static { [vec![], device] } else { [host, device] }
 }
 
 /// A row with its name.

@@ -35,7 +35,7 @@ pub(super) fn sentence(answer: &Prediction) -> Markup {
     };
     let takes = if memory.refused() { "If it ran, a step would take" } else { "A step takes" };
     html! {
-        p.verdict class=(class) {
+        p class={ "verdict " (class) } {
             strong { (fits(memory)) } " " (takes) " " (answer.step) ", bound by " (answer.bound()) "."
         }
     }
@@ -98,9 +98,9 @@ pub(super) fn tiles(scenario: &Scenario, answer: &Prediction, report: &Report) -
             format!("of {}; {} allocated", gib(memory.capacity), gib(memory.report.peak_allocated)),
         ),
         tile(
-            "Throughput",
-            figure("tokens_per_second_per_chip", rate, &format!("{} tokens/s", thousands(rate.round() as u64))),
-            format!("per chip; {} in all", thousands((rate * f64::from(chips)).round() as u64)),
+            "Tokens per second and chip",
+            figure("tokens_per_second_per_chip", rate, &thousands(rate.round() as u64)),
+            format!("{} on all chips", thousands((rate * f64::from(chips)).round() as u64)),
         ),
         tile(
             "Tokens a step",
