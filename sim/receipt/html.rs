@@ -16,7 +16,7 @@ const RIGHT: f64 = 32.0;
 /// Errors beyond this are drawn at the edge.
 const MOST: f64 = 0.5;
 /// Colours of lanes, classes of the page's style: people who see red and green alike can tell them apart.
-const COLOURS: [&str; 6] = ["k0", "k1", "k5", "k6", "k2", "k4"];
+const COLOURS: [&str; 7] = ["k0", "k1", "k5", "k6", "k2", "k4", "k3"];
 
 fn percent(value: f64) -> String {
     format!("{:.1} %", 100.0 * value)

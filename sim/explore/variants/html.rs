@@ -17,7 +17,7 @@ pub fn page(scenario: &Scenario, answer: &Ceilings) -> String {
         h1 { "Ceilings by " (answer.along) ": " (scenario.description) }
         p.soft { (subject(scenario)) }
         (page::table("ceilings of the variants", &header, &rows, &[0]))
-        p { (text::legend(answer)) }
+        @for line in text::legend(answer).lines() { p { (line) } }
         ul { @for (name, remark) in text::remarks(answer) { li { (name) ": " (remark) } } }
         (plots(&ceilings))
     };

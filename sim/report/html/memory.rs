@@ -109,15 +109,21 @@ impl Axis {
 pub(super) fn section(answer: &Prediction, recorded: Option<&Recorded<'_>>) -> Markup {
     let memory = &answer.memory;
     let staged = if answer.classes.len() > 1 {
-        format!(" of pipeline rank {}, the fullest", answer.tightest)
+        format!(" of pipeline rank {}, the fullest,", answer.tightest)
     } else {
         String::new()
     };
     html! {
         p {
-            "The peak" (staged) " is in " (memory.report.peak_phase) ": tensors occupy " (gib(memory.report.peak_allocated))
-            ", the allocator takes " (gib(memory.report.peak_reserved)) " from the device, and with "
-            (gib(memory.outside)) " outside the allocator the device holds " (gib(memory.device_total())) "."
+            "The peak" (staged) " is in " (memory.report.peak_phase) ": "
+            @if memory.report.compiled { "the compiler places " (gib(memory.report.peak_allocated)) " at once. " }
+            @else {
+                "tensors occupy " (gib(memory.report.peak_allocated)) ", and the allocator takes " (gib(memory.report.peak_reserved))
+                " from the device. "
+            }
+            @if memory.outside.0 > 0 {
+                "With " (gib(memory.outside)) " outside the allocator, the device holds " (gib(memory.device_total())) "."
+            }
         }
         @if let Some(recorded) = recorded { (chart(answer, recorded)) }
         (peak(answer))
@@ -176,7 +182,7 @@ fn chart(answer: &Prediction, recorded: &Recorded<'_>) -> Markup {
                     }
                     span.note data-x=(x)
                         style=(format!("left:{left:.2}%;bottom:{above:.2}%{}", if left > 55.0 { ";transform:translateX(-100%)" } else { "" })) {
-                        "peak: " (gib(asked)) " asked for"
+                        "peak: " (gib(asked))
                     }
                 }
             }

@@ -27,9 +27,11 @@
   const draw = () => {
     for (const row of rows) row.setAttribute("viewBox", `${from} 0 ${to - from} ${row.dataset.row}`);
     for (const label of labels) {
-      label.style.left = 100 * (label.dataset.x - from) / (to - from) + "%";
-      if (label.dataset.w) label.style.width = 100 * label.dataset.w / (to - from) + "%";
-      if (!label.dataset.w) label.hidden = label.dataset.x < from || label.dataset.x > to;
+      const begin = +label.dataset.x, wide = +(label.dataset.w || 0);
+      const left = wide ? Math.max(begin, from) : begin, right = wide ? Math.min(begin + wide, to) : begin;
+      label.hidden = right < Math.max(left, from) || left > to;
+      label.style.left = 100 * (left - from) / (to - from) + "%";
+      if (wide) label.style.width = 100 * Math.max(0, right - left) / (to - from) + "%";
     }
     axes.forEach(ticks);
   };
