@@ -30,7 +30,7 @@ fn cell(errors: Option<Errors>, figure: fn(&Errors) -> f64) -> String {
 pub fn page(outcome: &Outcome, groups: &[Group]) -> String {
     let body = html! {
         h1 { "Predicted against measured" }
-        p { (outcome.judged.len()) " receipts flown, " (outcome.skipped.len()) " not." }
+        p { (outcome.judged.len()) " receipts were checked, " (outcome.skipped.len()) " were not." }
         (table(groups))
         h2 { "Error of the step time, receipt by receipt" }
         p { "Each point is a receipt; above zero the prediction is too slow. The grey band is ± 5 %, about what two runs of one configuration differ by." }

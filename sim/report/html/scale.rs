@@ -60,7 +60,7 @@ impl Scale {
     /// A time since the step began, in words; before that it is negative.
     pub(super) fn at(&self, time: Time) -> String {
         let millis = (time.0 as f64 - self.begin.0 as f64) / 1e9;
-        if self.length().seconds() < 1.0 { format!("{millis:.3} ms") } else { format!("{:.4} s", millis / 1e3) }
+        if self.length().seconds() < 10.0 { format!("{millis:.3} ms") } else { format!("{:.6} s", millis / 1e3) }
     }
 
     /// Where ticks stand on the axis [per cent], with their labels.

@@ -13,6 +13,7 @@
     const step = [1, 2, 5, 10].map((times) => times * decade).find((step) => step >= rough);
     const [unit, name] = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"]].find(([unit]) => step >= 0.1 * unit) || [1e-6, "µs"];
     const digits = Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9));
+    axis.classList.add("drawn");
     axis.replaceChildren();
     for (let n = Math.ceil(low / step - 1e-9); n * step <= high; n++) {
       const at = (n * step - low) / (high - low);

@@ -252,8 +252,8 @@ fn path(out: &mut String, row: &Row<'_>, answer: &Prediction, scale: &Scale, mar
     };
     let (start, length) = (scale.at(mark.start), mark.end - mark.start);
     let words = match mark.count {
-        1 => format!("{name}\n{start}, lasts {length}"),
-        count => format!("{count} in a row, the longest {name}\n{start}, last {length}, busy {}", mark.busy),
+        1 => format!("{name}\nfrom {start}, lasts {length}"),
+        count => format!("{count} in a row, the longest {name}\nfrom {start}, last {length}, busy {}", mark.busy),
     };
     let title = html! { title { (words) } }.into_string();
     write!(out, "<path class=\"k{kind}\" d=\"M{from} 0h{width}v1h-{width}z\">{title}</path>")
