@@ -11,7 +11,7 @@ use crate::units::Bytes;
 
 /// A shipped scenario with its prediction.
 fn predicted(name: &str) -> (Scenario, Prediction) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios").join(name).with_extension("toml");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios").join(format!("{name}.toml"));
     let scenario = Scenario::load(&path).expect("it is shipped");
     let answer = predict(&scenario, Settings::default()).expect("it is simulated");
     (scenario, answer)
@@ -102,7 +102,7 @@ fn the_peak_of_the_curve_is_the_peak_of_the_report() {
 #[test]
 fn names_are_escaped() {
     let text = "description = \"<script>alert(1)</script> & \\\"co\\\"\"\nruntime = \"fsdp2\"\n[topology]\nname = \"h100-sxm-80gb\"\n\
-                nodes = 1\n[model]\nname = \"llama-3.1-8b\"\nlayers = 2\n# </code><b>\n";
+                nodes = 1\n[model]\nname = \"llama-3.1-8b\"\nlayers = 2\n[mesh]\ndp_shard = 8\n[batch]\nsequence = 1024\n# </code><b>\n";
     let scenario = Scenario::parse("<i>.toml", text).expect("it is a scenario");
     let answer = predict(&scenario, Settings::default()).expect("it is simulated");
     let page = page(&scenario, &answer);

@@ -97,6 +97,7 @@ fn groups<'a>(answer: &'a Prediction, scale: &Scale) -> Vec<Group<'a>> {
     for class in detailed.into_iter().take(RANKS) {
         let stands = answer.classes[class].ranks;
         let heading = match classes {
+            1 if stands == 1 => "Streams of the rank".to_owned(),
             1 => format!("Streams of a rank, which stands for all {}", thousands(stands.into())),
             _ => {
                 let fullest = if class == answer.tightest { ", which has the least memory to spare" } else { "" };
