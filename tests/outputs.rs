@@ -144,6 +144,9 @@ fn a_description_cannot_forge_a_line_of_the_report() {
     let page = String::from_utf8(folder.read("a.html")).unwrap();
     assert!(!page.contains(['\u{1b}', '\u{202e}', '\u{200b}', '\u{feff}']), "{page}");
     assert!(page.contains("forged"));
+    assert!(folder.windtunnel(&["run", "scenario.toml", "--html", "b.html"]).status.success());
+    let page = String::from_utf8(folder.read("b.html")).unwrap();
+    assert!(!page.contains(['\u{1b}', '\u{202e}', '\u{200b}', '\u{feff}']), "{page}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
 use super::{Failure, Json, Outcome, Written, output};
 use windtunnel::files::Output;
-use windtunnel::report::text;
+use windtunnel::report::{html, text};
 use windtunnel::scenario::advice::Advice;
 use windtunnel::scenario::predict::{Settings, Verdict};
 use windtunnel::scenario::{Prediction, Scenario, predict};
@@ -23,6 +23,9 @@ pub struct Args {
     /// Write the timeline for Perfetto or chrome://tracing to this file.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Write the prediction to this file as one HTML page that loads nothing.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Simulate every rank instead of one for all identical ones; the answer is the same.
     #[arg(long)]
     full: bool,
@@ -53,10 +56,14 @@ enum Changes {
 
 pub fn run(args: &Args) -> Outcome {
     let (json, trace) = (Json::open(args.json.as_ref())?, output(args.trace.as_ref())?);
+    let page = output(args.html.as_ref())?;
     let scenario = Scenario::load(&args.scenario).map_err(Failure::input)?;
     let settings = Settings { fold: !args.full, record: trace.is_some(), ..Settings::default() };
     let answer = predict(&scenario, settings).map_err(Failure::input)?;
-    let written = write_trace(trace, &scenario, &answer);
+    let mut written = write_trace(trace, &scenario, &answer);
+    if let Some(file) = page {
+        written.write(file, &html::page(&scenario, &answer), ": open it in a browser");
+    }
     let advice = advice(args.changes, &scenario, &answer);
     let (verbose, all_conventions, advice) = (args.verbose, args.mfu_all, advice.as_ref());
     let detail = text::Detail { all_conventions, verbose, advice, width: width(), colour: colour() };

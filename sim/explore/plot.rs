@@ -3,9 +3,10 @@
 //! Sequence length runs in octaves, for that is how the lengths are spaced. Nothing is loaded from anywhere, and
 //! coordinates are rounded to a tenth of a pixel, so that the same answer gives the same page.
 
-use maud::{Markup, PreEscaped, html};
+use maud::{Markup, html};
 
 use super::words::thousands;
+use crate::report::page::drawing;
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 360.0;
@@ -14,17 +15,15 @@ const RIGHT: f64 = 230.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = 52.0;
 
-/// Okabe and Ito's colours, which people with any colour vision can tell apart.
-const COLORS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
+/// Colours of series, classes of the page's style: people with any colour vision can tell them apart.
+const COLORS: [&str; 7] = ["k0", "k1", "k5", "k6", "k2", "k4", "k3"];
 
-/// Regimes with their colour, in the order of the legend; the shape goes by the place in this list.
-const REGIMES: [(&str, &str); 5] = [
-    ("compute", "#009e73"),
-    ("memory bandwidth", "#0072b2"),
-    ("communication", "#d55e00"),
-    ("host", "#cc79a7"),
-    ("waiting", "#666666"),
-];
+/// Regimes with the class of their colour, in the order of the legend; the shape goes by the place in this list.
+const REGIMES: [(&str, &str); 5] =
+    [("compute", "k5"), ("memory bandwidth", "k0"), ("communication", "k1"), ("host", "k6"), ("waiting", "k3")];
+
+/// Classes of marks and lines that stand for no series and no regime.
+const NEUTRAL: &str = "k3";
 
 /// One value at one length.
 pub(super) struct Dot {
@@ -155,13 +154,13 @@ fn regime(bound: &str) -> usize {
 
 /// A mark at a place: its shape is the regime.
 fn mark(x: f64, y: f64, bound: &str, color: &str, runs: bool, title: &str) -> Markup {
-    let fill = if runs { color } else { "white" };
+    let class = format!("stroke {color} {}", if runs { "fill" } else { "hollow" });
     let at = |dx: f64, dy: f64| format!("{},{}", tenth(x + dx), tenth(y + dy));
     let polygon = |corners: &[(f64, f64)]| corners.iter().map(|&(x, y)| at(x, y)).collect::<Vec<_>>().join(" ");
     let shape = match regime(bound) {
         0 => {
             return html! {
-                circle cx=(x) cy=(y) r="4.5" fill=(fill) stroke=(color) stroke-width="1.5" { title { (title) } }
+                circle cx=(x) cy=(y) r="4.5" class=(class) stroke-width="1.5" { title { (title) } }
             };
         }
         1 => polygon(&[(-4.0, -4.0), (4.0, -4.0), (4.0, 4.0), (-4.0, 4.0)]),
@@ -169,7 +168,7 @@ fn mark(x: f64, y: f64, bound: &str, color: &str, runs: bool, title: &str) -> Ma
         3 => polygon(&[(0.0, -5.5), (5.5, 0.0), (0.0, 5.5), (-5.5, 0.0)]),
         _ => polygon(&[(0.0, 5.5), (5.0, -4.0), (-5.0, -4.0)]),
     };
-    html! { polygon points=(shape) fill=(fill) stroke=(color) stroke-width="1.5" { title { (title) } } }
+    html! { polygon points=(shape) class=(class) stroke-width="1.5" { title { (title) } } }
 }
 
 fn text(x: f64, y: f64, anchor: &str, words: &str) -> Markup {
@@ -184,13 +183,13 @@ pub(super) fn figure(plot: &Plot) -> Markup {
     html! {
         figure {
             figcaption { (plot.title) }
-            svg xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" aria-label=(plot.title)
-                font-family="system-ui, sans-serif" font-size="12" fill="#222" {
+            (drawing(&html! { svg xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img"
+                aria-label=(plot.title) font-size="12" {
                 (axes(plot, &scale))
                 @if let Some(levels) = &plot.levels { (self::levels(levels, &scale)) }
                 @for (index, series) in plot.series.iter().enumerate() { (line(plot, series, index, &scale)) }
                 (legend(plot))
-            }
+            } }))
         }
     }
 }
@@ -200,15 +199,15 @@ fn axes(plot: &Plot, scale: &Scale) -> Markup {
     let middle = (TOP + bottom) / 2.0;
     html! {
         @for value in scale.values() {
-            line x1=(LEFT) y1=(scale.y(value)) x2=(right) y2=(scale.y(value)) stroke="#e4e4e4" {}
+            line x1=(LEFT) y1=(scale.y(value)) x2=(right) y2=(scale.y(value)) class="grid" {}
             (text(LEFT - 8.0, scale.y(value) + 4.0, "end", &tick(value)))
         }
         @for length in scale.lengths() {
             @let x = scale.x(length as f64);
-            line x1=(x) y1=(bottom) x2=(x) y2=(bottom + 5.0) stroke="#222" {}
+            line x1=(x) y1=(bottom) x2=(x) y2=(bottom + 5.0) class="axis-line" {}
             (text(x, bottom + 19.0, "middle", &short(length)))
         }
-        path d=(format!("M{LEFT},{TOP} V{bottom} H{right}")) fill="none" stroke="#222" {}
+        path d=(format!("M{LEFT},{TOP} V{bottom} H{right}")) class="axis-line" {}
         (text((LEFT + right) / 2.0, HEIGHT - 10.0, "middle", "sequence length [tokens, k = 1,024]"))
         text x="16" y=(middle) text-anchor="middle" transform=(format!("rotate(-90 16 {middle})")) { (plot.label) }
     }
@@ -220,7 +219,7 @@ fn levels(levels: &Levels, scale: &Scale) -> Markup {
     html! {
         @for &value in &levels.values {
             @let y = scale.y(value);
-            line x1=(LEFT) y1=(y) x2=(WIDTH - RIGHT) y2=(y) stroke="#b00020" stroke-dasharray="6 4" {}
+            line x1=(LEFT) y1=(y) x2=(WIDTH - RIGHT) y2=(y) class="limit" stroke-dasharray="6 4" {}
         }
         @for close in levels.values.chunk_by(near) {
             @let words = close.iter().map(|value| format!("{value:.2}")).collect::<Vec<_>>().join(" or ");
@@ -237,9 +236,9 @@ fn color(plot: &Plot, index: usize, bound: &str) -> &'static str {
 fn line(plot: &Plot, series: &Series, index: usize, scale: &Scale) -> Markup {
     let at = |dot: &Dot| format!("{},{}", scale.x(dot.sequence as f64), scale.y(dot.value));
     let path = series.dots.iter().map(at).collect::<Vec<_>>().join(" ");
-    let stroke = if plot.series.len() == 1 { "#888" } else { COLORS[index % COLORS.len()] };
+    let stroke = if plot.series.len() == 1 { NEUTRAL } else { COLORS[index % COLORS.len()] };
     html! {
-        polyline points=(path) fill="none" stroke=(stroke) stroke-width="1.5" {}
+        polyline points=(path) fill="none" class={ "stroke " (stroke) } stroke-width="1.5" {}
         @for dot in &series.dots {
             @let words = format!("{} tokens: {}, bound by {}", thousands(dot.sequence), tick(dot.value), dot.bound);
             (mark(scale.x(dot.sequence as f64), scale.y(dot.value), dot.bound, color(plot, index, dot.bound), dot.runs, &words))
@@ -258,52 +257,19 @@ fn legend(plot: &Plot) -> Markup {
     html! {
         @if several {
             @for (row, series) in plot.series.iter().enumerate() {
-                line x1=(x) y1=(y(row) - 4.0) x2=(x + 18.0) y2=(y(row) - 4.0) stroke=(COLORS[row % COLORS.len()]) stroke-width="3" {}
+                line x1=(x) y1=(y(row) - 4.0) x2=(x + 18.0) y2=(y(row) - 4.0) class={ "stroke " (COLORS[row % COLORS.len()]) } stroke-width="3" {}
                 (text(x + 26.0, y(row), "start", &series.name))
             }
         }
         @for (row, (name, own)) in occurring.iter().enumerate() {
             @let y = y(named + row) + if several { 8.0 } else { 0.0 };
-            (mark(x + 9.0, y - 4.0, name, if several { "#555" } else { own }, true, name))
+            (mark(x + 9.0, y - 4.0, name, if several { NEUTRAL } else { own }, true, name))
             (text(x + 26.0, y, "start", &format!("bound by {name}")))
         }
         @if dots().any(|dot| !dot.runs) {
             @let y = y(named + occurring.len()) + if several { 8.0 } else { 0.0 };
-            (mark(x + 9.0, y - 4.0, "compute", "#555", false, "does not fit"))
+            (mark(x + 9.0, y - 4.0, "compute", NEUTRAL, false, "does not fit"))
             (text(x + 26.0, y, "start", "hollow: does not fit"))
         }
-    }
-}
-
-/// A page that holds everything it shows.
-pub(super) fn page(title: &str, body: &Markup) -> String {
-    let style = "body{font:15px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:72rem;margin:2rem auto;padding:0 1rem}\
-        h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}figure{margin:1.5rem 0}figcaption{font-weight:600}\
-        svg{max-width:860px;width:100%;height:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}\
-        th,td{padding:.2rem .7rem;text-align:right;border-bottom:1px solid #e4e4e4;white-space:nowrap}\
-        th:first-child,td:first-child,td.words{text-align:left}dt{font-weight:600;float:left;clear:left;width:9rem}\
-        dd{margin-left:9rem}div.wide{overflow-x:auto}";
-    let page = html! {
-        (maud::DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                title { (title) }
-                style { (PreEscaped(style)) }
-            }
-            body { (body) }
-        }
-    };
-    crate::files::plain(&page.into_string())
-}
-
-/// A table; long ones scroll by themselves.
-pub(super) fn table(header: &[String], rows: &[Vec<String>]) -> Markup {
-    html! {
-        div.wide { table {
-            thead { tr { @for cell in header { th { (cell) } } } }
-            tbody { @for row in rows { tr { @for cell in row { td { (cell) } } } } }
-        } }
     }
 }

@@ -1,10 +1,11 @@
 //! A check as one HTML page with a plot: nothing is loaded from anywhere.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 
 use super::case::Judged;
 use super::check::Outcome;
 use super::summary::{Errors, Group, worst};
+use crate::report::page;
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 420.0;
@@ -14,13 +15,8 @@ const TOP: f64 = 16.0;
 const RIGHT: f64 = 32.0;
 /// Errors beyond this are drawn at the edge.
 const MOST: f64 = 0.5;
-/// Colours of lanes, told apart by people who see red and green alike.
-const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
-
-const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:900px;color:#222}\
-table{border-collapse:collapse;font-variant-numeric:tabular-nums}td,th{padding:.2rem .6rem;text-align:right;border-bottom:1px solid #ddd}\
-td{white-space:nowrap}td:first-child,th:first-child,td:nth-child(2),th:nth-child(2){text-align:left}td:first-child{white-space:normal;overflow-wrap:anywhere}svg{width:100%;height:auto}\
-.scroll{overflow-x:auto}h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}";
+/// Colours of lanes, classes of the page's style: people who see red and green alike can tell them apart.
+const COLOURS: [&str; 7] = ["k0", "k1", "k5", "k6", "k2", "k4", "k3"];
 
 fn percent(value: f64) -> String {
     format!("{:.1} %", 100.0 * value)
@@ -32,72 +28,48 @@ fn cell(errors: Option<Errors>, figure: fn(&Errors) -> f64) -> String {
 
 /// The page.
 pub fn page(outcome: &Outcome, groups: &[Group]) -> String {
-    let markup = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width";
-                title { "Predicted against measured" }
-                style { (PreEscaped(STYLE)) }
-            }
-            body {
-                h1 { "Predicted against measured" }
-                p { (outcome.judged.len()) " receipts simulated, " (outcome.skipped.len()) " not." }
-                (table(groups))
-                h2 { "Error of the step time, receipt by receipt" }
-                p { "Each point is a receipt; above zero the prediction is too slow. The grey band is ± 5 %, about what two runs of one configuration differ by." }
-                (plot(outcome))
-                h2 { "Furthest off" }
-                (furthest(outcome))
-            }
-        }
+    let body = html! {
+        h1 { "Predicted against measured" }
+        p { (outcome.judged.len()) " receipts were checked, " (outcome.skipped.len()) " were not." }
+        (table(groups))
+        h2 { "Error of the step time, receipt by receipt" }
+        p { "Each point is a receipt; above zero the prediction is too slow. The grey band is ± 5 %, about what two runs of one configuration differ by." }
+        (plot(outcome))
+        h2 { "Furthest off" }
+        (furthest(outcome))
     };
-    crate::files::plain(&markup.into_string())
+    page::page("Predicted against measured", &body)
 }
 
 fn table(groups: &[Group]) -> Markup {
-    html! {
-        div.scroll {
-            table {
-                tr { @for name in ["lane", "hardware", "rows", "step", "p90", "bias", "reserved", "allocated", "MFU"] { th { (name) } } }
-                @for g in groups.iter().filter(|g| g.rows > 0) {
-                    tr {
-                        td { (g.lane) }
-                        td { (g.hardware) }
-                        td { (g.covered) " of " (g.rows) }
-                        td { (cell(g.step, |e| e.median)) }
-                        td { (cell(g.step, |e| e.p90)) }
-                        td { (cell(g.step, |e| e.bias)) }
-                        td { (cell(g.reserved, |e| e.median)) }
-                        td { (cell(g.allocated, |e| e.median)) }
-                        td { (cell(g.mfu, |e| e.median)) }
-                    }
-                }
-            }
-        }
-    }
+    let header = ["lane", "hardware", "rows", "step", "p90", "bias", "reserved", "allocated", "MFU"];
+    let row = |g: &Group| {
+        vec![
+            g.lane.clone(),
+            g.hardware.clone(),
+            format!("{} of {}", g.covered, g.rows),
+            cell(g.step, |e| e.median),
+            cell(g.step, |e| e.p90),
+            cell(g.step, |e| e.bias),
+            cell(g.reserved, |e| e.median),
+            cell(g.allocated, |e| e.median),
+            cell(g.mfu, |e| e.median),
+        ]
+    };
+    let rows: Vec<Vec<String>> = groups.iter().filter(|g| g.rows > 0).map(row).collect();
+    page::table("errors by lane and hardware", &header, &rows, &[0, 1])
 }
 
 fn furthest(outcome: &Outcome) -> Markup {
-    html! {
-        div.scroll {
-            table {
-                tr { @for name in ["receipt", "bound by", "measured", "predicted", "error"] { th { (name) } } }
-                @for row in worst(outcome, 20) {
-                    @if let Some(pair) = row.step {
-                        tr {
-                            td { (row.id) }
-                            td { (row.bound) }
-                            td { (format!("{:.3} s", pair.measured)) }
-                            td { (format!("{:.3} s", pair.predicted)) }
-                            td { (format!("{:+.1} %", 100.0 * pair.error())) }
-                        }
-                    }
-                }
-            }
-        }
-    }
+    let header = ["receipt", "bound by", "measured", "predicted", "error"];
+    let row = |row: &Judged| {
+        let pair = row.step?;
+        let [measured, predicted] = [pair.measured, pair.predicted].map(|seconds| format!("{seconds:.3} s"));
+        let error = format!("{:+.1} %", 100.0 * pair.error());
+        Some(vec![row.id.clone(), row.bound.to_string(), measured, predicted, error])
+    };
+    let rows: Vec<Vec<String>> = worst(outcome, 20).into_iter().filter_map(row).collect();
+    page::table("receipts furthest off", &header, &rows, &[0, 1])
 }
 
 /// Error over the measured step time, which spans decades: a logarithmic axis.
@@ -118,15 +90,15 @@ fn plot(outcome: &Outcome) -> Markup {
     lanes.dedup();
     let colour = |lane: &str| COLOURS[lanes.iter().position(|l| *l == lane).unwrap_or(0) % COLOURS.len()];
     let decades: Vec<f64> = (0..=(last - first) as i32).map(|n| libm::pow(10.0, first + f64::from(n))).collect();
-    html! {
+    page::drawing(&html! {
         svg viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" aria-label="error of the step time over the measured step time" {
-            rect x=(LEFT) y=(y(0.05)) width=(WIDTH - LEFT - RIGHT) height=(y(-0.05) - y(0.05)) fill="#eee" {}
+            rect x=(LEFT) y=(y(0.05)) width=(WIDTH - LEFT - RIGHT) height=(y(-0.05) - y(0.05)) class="band" {}
             @for tick in [-0.5, -0.25, 0.0, 0.25, 0.5] {
-                line x1=(LEFT) x2=(WIDTH - RIGHT) y1=(y(tick)) y2=(y(tick)) stroke=(if tick == 0.0 { "#444" } else { "#ccc" }) {}
+                line x1=(LEFT) x2=(WIDTH - RIGHT) y1=(y(tick)) y2=(y(tick)) class=(if tick == 0.0 { "axis-line" } else { "grid" }) {}
                 text x=(LEFT - 8.0) y=(y(tick) + 4.0) text-anchor="end" font-size="12" { (if tick == 0.0 { "0 %".to_owned() } else { format!("{:+.0} %", 100.0 * tick) }) }
             }
             @for decade in &decades {
-                line x1=(x(*decade)) x2=(x(*decade)) y1=(TOP) y2=(HEIGHT - BOTTOM) stroke="#ccc" {}
+                line x1=(x(*decade)) x2=(x(*decade)) y1=(TOP) y2=(HEIGHT - BOTTOM) class="grid" {}
                 text x=(x(*decade)) y=(HEIGHT - BOTTOM + 18.0) text-anchor="middle" font-size="12" { (format!("{decade} s")) }
             }
             text x="14" y=((TOP + HEIGHT - BOTTOM) / 2.0) text-anchor="middle" font-size="12"
@@ -134,15 +106,15 @@ fn plot(outcome: &Outcome) -> Markup {
             text x=((LEFT + WIDTH - RIGHT) / 2.0) y=(HEIGHT - 6.0) text-anchor="middle" font-size="12" { "measured step time [s]" }
             @for row in &rows {
                 @if let Some(pair) = row.step {
-                    circle cx=(format!("{:.1}", x(pair.measured))) cy=(format!("{:.1}", y(pair.error()))) r="3.5" fill=(colour(&row.lane)) fill-opacity="0.6" {
+                    circle cx=(format!("{:.1}", x(pair.measured))) cy=(format!("{:.1}", y(pair.error()))) r="3.5" class={ "fill " (colour(&row.lane)) } fill-opacity="0.6" {
                         title { (row.id) ": " (format!("{:+.1} %", 100.0 * pair.error())) }
                     }
                 }
             }
             @for (at, lane) in lanes.iter().enumerate() {
-                circle cx=(LEFT + 14.0) cy=(TOP + 12.0 + 18.0 * at as f64) r="4" fill=(colour(lane)) {}
+                circle cx=(LEFT + 14.0) cy=(TOP + 12.0 + 18.0 * at as f64) r="4" class={ "fill " (colour(lane)) } {}
                 text x=(LEFT + 24.0) y=(TOP + 16.0 + 18.0 * at as f64) font-size="12" { (lane) }
             }
         }
-    }
+    })
 }

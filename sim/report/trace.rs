@@ -12,10 +12,10 @@
 mod describe;
 mod flow;
 mod json;
-mod memory;
+pub(super) mod memory;
 #[cfg(test)]
 mod tests;
-mod view;
+pub(super) mod view;
 mod walk;
 
 pub use view::Trace;

@@ -76,6 +76,14 @@ impl Scenario {
             && Lengths::of(job, most).is_some_and(|lengths| lengths.all > most)
     }
 
+    /// The plan with as many micro-batches as can be recorded, where all of them are too many to be.
+    #[doc(hidden)]
+    pub fn recordable(&self) -> Option<Plan> {
+        let recorded = Settings { record: true, ..Settings::default() };
+        let fitting = u32::try_from(Lengths::of(&self.job, self.most(recorded))?.fitting).ok()?;
+        if fitting >= self.job.micro_batches() { None } else { self.job.with_micro_batches(fitting) }
+    }
+
     /// Whether so many ranks can be simulated one by one.
     pub(super) fn simulated(&self, flight: &Flight, settings: Settings) -> Result<(), ScenarioError> {
         let (most, done) = match settings.record {

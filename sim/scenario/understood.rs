@@ -72,6 +72,9 @@ pub struct Scenario {
     /// Where the file says what a step's length hangs on; a draft has no places.
     #[doc(hidden)]
     pub places: Option<Places>,
+    /// The text of the file; a draft has none.
+    #[doc(hidden)]
+    pub text: String,
     /// What the file left open, and what was taken for it.
     pub assumptions: Vec<Assumption>,
     /// Keys of the file that change nothing in this plan.
@@ -148,6 +151,7 @@ impl Scenario {
         Scenario {
             file: self.file.clone(),
             description: self.description.clone(),
+            text: self.text.clone(),
             topology: self.topology.clone(),
             profile: self.profile.clone(),
             places: self.places.clone(),
@@ -240,6 +244,7 @@ fn understand(
         expandable_segments,
         draft: Draft::new(reader.file, reader.table.clone()),
         places: Places::of(reader, scenario),
+        text: reader.source.text().to_owned(),
         assumptions: std::mem::take(&mut reader.assumptions),
         idle: std::mem::take(&mut reader.idle),
         measured,
@@ -282,7 +287,8 @@ mod tests {
             let draft = Scenario::parse(&file, &text).expect("shipped").draft;
             let read = [draft.tried(None), Scenario::parse(&file, &draft.text())];
             let [table, written] = read.map(|read| read.expect("a draft of what is shipped"));
-            let shown = |scenario: Scenario| format!("{:?}", Scenario { places: None, ..scenario });
+            let shown =
+                |scenario: Scenario| format!("{:?}", Scenario { places: None, text: String::new(), ..scenario });
             assert!(table.places.is_none() && shown(table) == shown(written), "{file}");
         }
     }

@@ -5,6 +5,7 @@ use maud::{Markup, html};
 use super::{Ceiling, text};
 use crate::explore::Point;
 use crate::explore::plot::{self, Axis, Dot, Levels, Plot, Series};
+use crate::report::page;
 use crate::scenario::Scenario;
 use crate::units::Bytes;
 
@@ -14,17 +15,17 @@ pub fn page(scenario: &Scenario, ceiling: &Ceiling) -> String {
     let header = text::HEADER.map(str::to_owned);
     let body = html! {
         h1 { "The longest sequence that fits: " (scenario.description) }
-        p { (text::subject(scenario)) }
-        dl { @for (name, line) in text::answer(ceiling) { dt { (name) } dd { (line) } } }
+        p.soft { (text::subject(scenario)) }
+        (page::facts(&text::answer(ceiling)))
         (plots(&[("", ceiling)]))
         h2 { "On the way there" }
-        (plot::table(&header, &rows))
+        (page::table("lengths on the way there", &header, &rows, &[0]))
         @if let Some((header, rows)) = text::binding(ceiling) {
             h2 { (text::binding_title(ceiling)) }
-            (plot::table(&header, &rows))
+            (page::table("what binds", &header, &rows, &[0]))
         }
     };
-    plot::page(&scenario.description, &body)
+    page::page(&scenario.description, &body)
 }
 
 /// Memory against what the device has, step time, throughput and MFU, a line for each ceiling.

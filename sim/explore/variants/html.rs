@@ -5,7 +5,7 @@ use maud::html;
 use super::{Ceilings, text};
 use crate::explore::ceiling::html::plots;
 use crate::explore::ceiling::text::subject;
-use crate::explore::plot;
+use crate::report::page;
 use crate::scenario::Scenario;
 
 /// The page.
@@ -15,11 +15,11 @@ pub fn page(scenario: &Scenario, answer: &Ceilings) -> String {
         answer.rows.iter().filter_map(|row| Some((row.name.as_str(), row.ceiling.as_ref().ok()?))).collect();
     let body = html! {
         h1 { "Ceilings by " (answer.along) ": " (scenario.description) }
-        p { (subject(scenario)) }
-        (plot::table(&header, &rows))
-        p { (text::legend(answer)) }
+        p.soft { (subject(scenario)) }
+        (page::table("ceilings of the variants", &header, &rows, &[0]))
+        @for line in text::legend(answer).lines() { p { (line) } }
         ul { @for (name, remark) in text::remarks(answer) { li { (name) ": " (remark) } } }
         (plots(&ceilings))
     };
-    plot::page(&scenario.description, &body)
+    page::page(&scenario.description, &body)
 }

@@ -12,16 +12,16 @@ use crate::units::{Bytes, Time};
 
 /// What is live.
 #[derive(Clone, Debug)]
-pub(super) struct Live {
+pub(in crate::report) struct Live {
     /// By buffer.
     category: Vec<Option<Category>>,
     /// Bytes by category.
-    pub(super) totals: [u64; Category::COUNT],
+    pub(in crate::report) totals: [u64; Category::COUNT],
 }
 
 impl Live {
     /// What is live when a steady step begins.
-    pub(super) fn at_start(program: &Program) -> Live {
+    pub(in crate::report) fn at_start(program: &Program) -> Live {
         let mut live = Live { category: vec![None; program.buffers.len()], totals: [0; Category::COUNT] };
         for instr in program.before_second().chain(&program.step) {
             live.apply(program, instr);
@@ -30,7 +30,7 @@ impl Live {
     }
 
     /// Follows one instruction.
-    pub(super) fn apply(&mut self, program: &Program, instr: &Instr) {
+    pub(in crate::report) fn apply(&mut self, program: &Program, instr: &Instr) {
         let (buffer, category) = match *instr {
             Instr::Alloc { buffer } => (buffer, Some(program.buffer(buffer).category)),
             Instr::Free { buffer } => (buffer, None),
@@ -55,7 +55,8 @@ impl Live {
         }
     }
 
-    fn total(&self) -> u64 {
+    /// All that is live \[B\].
+    pub(in crate::report) fn total(&self) -> u64 {
         self.totals.iter().sum()
     }
 }

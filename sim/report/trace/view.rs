@@ -39,18 +39,18 @@ impl Prediction {
 
 /// What part of a timeline is shown.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Window {
+pub(in crate::report) struct Window {
     /// First step.
-    pub(super) step: u32,
+    pub(in crate::report) step: u32,
     /// Where it begins, which becomes zero \[ps\].
-    pub(super) zero: Time,
+    pub(in crate::report) zero: Time,
     /// Where the last step begins, as reported \[ps\].
-    pub(super) begin: Time,
+    pub(in crate::report) begin: Time,
 }
 
 impl Window {
     /// From the step that is asked for to the end.
-    pub(super) fn of(trace: &Trace<'_>) -> Window {
+    pub(in crate::report) fn of(trace: &Trace<'_>) -> Window {
         let ends = &trace.timeline.ends;
         let last = ends.len() - 1;
         let step = trace.from_step.map_or(last, |step| last.min(step as usize));
@@ -67,7 +67,7 @@ impl Window {
     }
 
     /// A time as the trace counts it.
-    pub(super) fn at(&self, time: Time) -> Time {
+    pub(in crate::report) fn at(&self, time: Time) -> Time {
         time.saturating_sub(self.zero)
     }
 }
@@ -96,7 +96,7 @@ impl<'a> Trace<'a> {
     }
 
     /// The first rank of a class, if any.
-    pub(super) fn watched(&self, class: u32) -> Option<u32> {
+    pub(in crate::report) fn watched(&self, class: u32) -> Option<u32> {
         self.class_of.iter().zip(0..).find(|&(&of, _)| of == class).map(|(_, rank)| rank)
     }
 

@@ -56,7 +56,8 @@ impl Prediction {
         self.timeline.spans.iter().map(|span| self.ran_in(span))
     }
 
-    fn ran_in(&self, span: &Span) -> Ran<'_> {
+    /// What ran in a span.
+    pub(in crate::report) fn ran_in(&self, span: &Span) -> Ran<'_> {
         let program = &self.classes[self.class_of[span.rank as usize] as usize].program;
         let (group, name, bytes) = match span.what {
             What::Kernel(id) => {

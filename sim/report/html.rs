@@ -1,0 +1,55 @@
+//! A prediction as one page for a browser: the verdict, the timeline of a step, memory, where time went, and what it rests on.
+//!
+//! The page loads nothing and can be read without its script, which zooms the timeline. Its figures are those of the JSON report:
+//! each has the report's value in a `data` element. The timeline comes from a recorded run ([`recorded`]).
+//!
+//! To add a section: a file in `html/` that returns markup, and its line in [`page`].
+
+mod evidence;
+mod marks;
+mod memory;
+mod pipeline;
+mod recorded;
+mod scale;
+#[cfg(test)]
+mod tests;
+mod time;
+mod timeline;
+mod verdict;
+
+use maud::html;
+
+use super::page::scripted;
+use crate::scenario::{Prediction, Scenario};
+
+const STYLE: &str = include_str!("html/timeline.css");
+const SCRIPT: &str = include_str!("html/timeline.js");
+
+/// The page.
+pub fn page(scenario: &Scenario, answer: &Prediction) -> String {
+    let report = answer.report(scenario);
+    let recorded = recorded::Recorded::of(scenario, answer);
+    let body = html! {
+        h1 { (scenario.description) }
+        p.soft { (verdict::subject(scenario)) }
+        (verdict::sentence(answer))
+        (verdict::tiles(scenario, answer, &report))
+        (verdict::remedies(answer))
+        h2 id="timeline" { "Timeline of a step" }
+        @match &recorded {
+            Ok(recorded) => (timeline::section(recorded)),
+            Err(why) => p { "The timeline is left out. " (why) },
+        }
+        h2 id="memory" { "Memory over the step" }
+        (memory::section(answer, recorded.as_ref().ok()))
+        h2 id="time" { "Where time went" }
+        (time::section(answer, &report))
+        @if let Some(stages) = pipeline::table(&report) {
+            h2 id="pipeline" { "Ranks of the pipeline" }
+            (stages)
+        }
+        h2 id="evidence" { "What the prediction rests on" }
+        (evidence::section(scenario, answer, &report))
+    };
+    scripted(&scenario.description, &body, (STYLE, SCRIPT))
+}
