@@ -49,6 +49,14 @@ fn a_code_of_a_refusal_is_explained_with_what_to_write_instead() {
 }
 
 #[test]
+fn a_framework_is_explained_by_the_tables_that_it_reads() {
+    let text = said("nanotron");
+    assert!(text.contains("[nanotron]"), "the table of the same name stands first: {text}");
+    let text = said("deepspeed-zero");
+    assert!(text.contains("[zero]") && text.contains("[batch]") && !text.contains("[fsdp]"), "{text}");
+}
+
+#[test]
 fn every_key_has_an_explanation() {
     for (table, key) in rows().step_by(9) {
         let path = table.path(key);

@@ -54,6 +54,9 @@ fn explained(asked: &str) -> Result<String, Failure> {
     if let Some(section) = refusal(name) {
         return Ok(section);
     }
+    if let Some(framework) = Runtime::ALL.map(Runtime::written).into_iter().find(|framework| *framework == name) {
+        return Ok(of_framework(framework));
+    }
     // A table in a table, then a key that is named without its table.
     let within: Vec<_> = rows().filter(|(table, key)| table.path(key).starts_with(&format!("{name}."))).collect();
     let alone: Vec<_> = rows().filter(|(_, key)| key.name == name).collect();
@@ -72,15 +75,16 @@ fn unknown(asked: &str) -> Failure {
     names.extend(TABLES.iter().map(|table| table.name).filter(|name| !name.is_empty()));
     names.extend(codes());
     let guess = near::did_you_mean(asked, names.iter().copied());
-    // A key whose last part is like it stands before all others.
+    // Keys whose last part is like the asked one's stand before all others.
     let last = asked.rsplit('.').next().unwrap_or(asked);
-    let mut nearest = near::sorted(last, rows().map(|(_, key)| key.name));
-    nearest.dedup();
-    let mut near: Vec<&str> = near::sorted(asked, names).into_iter().take(PROPOSED).collect();
-    let by_name = nearest.into_iter().take(2).flat_map(|name| {
-        paths.iter().filter(move |path| path.rsplit('.').next() == name.rsplit('.').next()).map(String::as_str)
-    });
-    near.extend(by_name.take(PROPOSED).filter(|path| !near.contains(path)).collect::<Vec<_>>());
+    let part = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
+    let parts: Vec<String> = paths.iter().map(|path| part(path)).collect();
+    let like = near::nearest(last, parts.iter().map(String::as_str));
+    let mut near: Vec<&str> =
+        paths.iter().filter(|path| like == Some(part(path).as_str())).map(String::as_str).collect();
+    let others: Vec<&str> = near::sorted(asked, names).into_iter().filter(|name| !near.contains(name)).collect();
+    near.extend(others);
+    near.truncate(PROPOSED);
     let listed: String = near.iter().map(|name| format!("\n  {name}")).collect();
     Failure::input(format!("nothing is called {asked:?}{guess}; the nearest names are:{listed}"))
 }
@@ -94,6 +98,13 @@ fn tables() -> String {
     }
     text += "\n`windtunnel explain TABLE` lists the keys of one. docs/keys.md has all on one page.\n";
     text
+}
+
+/// A framework: the tables of which it reads keys.
+fn of_framework(framework: &str) -> String {
+    let read = TABLES.iter().filter(|table| !table.name.is_empty() && table.is_read_by(framework));
+    let lines: String = read.map(|table| entry(&format!("[{}]", table.name), table.help, 28) + "\n").collect();
+    format!("runtime = {framework:?}\n\n  A framework. It reads keys of these tables:\n\n{lines}")
 }
 
 /// A table: what it is about, and its keys.
@@ -136,9 +147,6 @@ fn of_key(table: &'static Table, key: &Key) -> String {
     };
     field("takes", &takes);
     let defaults = presets::shared(&path);
-    if defaults.is_empty() {
-        field("default", "none");
-    }
     for shared in &defaults {
         let frameworks = words::frameworks(&shared.frameworks);
         let value = shared.value.replace("by size", "by the size of the job");

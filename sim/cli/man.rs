@@ -56,7 +56,11 @@ fn named<'c>(whole: &'c Command, words: &[String]) -> Result<&'c Command, Failur
 
 fn page(command: &Command) -> Result<String, Failure> {
     let mut roff = vec![];
-    Man::new(command.clone()).manual("Windtunnel").render(&mut roff).map_err(Failure::input)?;
+    Man::new(command.clone())
+        .manual("Windtunnel")
+        .source(concat!("windtunnel ", env!("CARGO_PKG_VERSION")))
+        .render(&mut roff)
+        .map_err(Failure::input)?;
     String::from_utf8(roff).map_err(Failure::input)
 }
 
