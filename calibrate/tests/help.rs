@@ -31,7 +31,7 @@ fn quiet_leaves_points_and_errors_and_no_count_of_them() {
         command.args(line.split(' ')).current_dir(&folder).output().unwrap()
     };
     let (loud, quiet) = (run("import csv table.csv"), run("import csv table.csv --quiet"));
-    assert!(loud.status.success() && String::from_utf8_lossy(&loud.stderr).contains("1 points"));
+    assert!(loud.status.success() && String::from_utf8_lossy(&loud.stderr).contains("2 points"));
     assert!(quiet.status.success() && quiet.stderr.is_empty() && quiet.stdout == loud.stdout);
     let wrong = run("--quiet import csv missing.csv");
     assert!(wrong.status.code() == Some(2) && String::from_utf8_lossy(&wrong.stderr).contains("missing.csv"));
