@@ -2,23 +2,25 @@
 //!
 //! `docs/exit-codes.md` explains the codes. To add a command: its examples here, which a test parses, and the codes that it alone has.
 
-/// Examples, then codes: those of the command's own, and those that every command has.
+/// Examples, then codes: those of the command's own, those that every command has, and what an interrupt leaves.
 macro_rules! help {
     ($examples:literal) => {
         help!(
             $examples,
             "    0  it went well
-    2  a wrong argument or file, or an output that cannot be written
-  130  interrupted; files are as they were"
+    2  a wrong argument or file, or an output that cannot be written",
+            "files are as they were"
         )
     };
-    ($examples:literal, $codes:literal) => {
+    ($examples:literal, $codes:literal, $interrupted:literal) => {
         concat!(
             "Examples:\n",
             $examples,
             "\n\nExit codes:\n",
             $codes,
             "\n  101  a bug of windtunnel",
+            "\n  130  interrupted; ",
+            $interrupted,
             "\n  141  the reader of standard output has gone away"
         )
     };
@@ -36,8 +38,8 @@ pub const CALIBRATE: &str = help!(
     6  a device, a driver or a plugin failed, or computed something else
     7  a library is missing
     8  something does not fit into device memory
-    9  a prediction is further from the compiler than it may be
-  130  interrupted; what was measured is kept"
+    9  a prediction is further from the compiler than it may be",
+    "what was measured is kept"
 );
 
 pub const IMPORT: &str = help!(
@@ -83,8 +85,8 @@ pub const CUDA: &str = help!(
     5  the GPU is busy with other work (see --busy-ok)
     6  the device or its driver failed while measuring, or results are wrong
     7  a library is missing for a sweep that was named
-    8  not even the smallest buffers fit into device memory
-  130  interrupted; what was measured is kept, and the same command goes on"
+    8  not even the smallest buffers fit into device memory",
+    "what was measured is kept, and the same command goes on"
 );
 
 pub const XLA: &str = help!(
@@ -96,8 +98,8 @@ pub const XLA: &str = help!(
     3  the plugin is missing, too old, or cannot be used; or there is no device
     5  another calibration writes to the file of points
     6  the plugin died or took too long, or a device failed or computed something else
-    8  it compiles, and does not fit into a device's memory
-  130  interrupted; what was measured is kept, and the same command goes on"
+    8  it compiles, and does not fit into a device's memory",
+    "what was measured is kept, and the same command goes on"
 );
 
 pub const COMPILE_CHECK: &str = help!(
@@ -110,8 +112,8 @@ pub const COMPILE_CHECK: &str = help!(
     6  the plugin died or did not answer in time
     8  it does not fit into a device's memory, as predicted
     9  the prediction is off: arguments by more than 0.2 %, the peak by more than 10 %, or whether
-       it fits
-  130  interrupted; files are as they were"
+       it fits",
+    "files are as they were"
 );
 
 #[cfg(test)]
