@@ -29,7 +29,7 @@ use sides::{Compiler, Ours};
 
 /// Arguments of `compile-check`.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = crate::cli::help::COMPILE_CHECK)]
 pub struct Arguments {
     /// The scenario file, with runtime = "xla".
     scenario: PathBuf,
@@ -68,17 +68,6 @@ pub struct Arguments {
 const APART: u8 = 9;
 /// Exit code of a step that does not fit, as predicted.
 const OUT_OF_MEMORY: u8 = 8;
-
-/// The exit codes, for `--help`.
-const EXIT_CODES: &str = "\
-Exit codes:
-    0  it compiles and fits, and the prediction agrees with the compiler
-    2  a wrong argument or file, something that no program is written for, or a program that the compiler refuses
-    3  the plugin is missing, too old, or cannot be used
-    6  the plugin died or did not answer in time
-    8  it does not fit into a device's memory, as predicted
-    9  the prediction is further from the compiler than it may be: arguments by more than 0.2 %, the peak by more than
-       10 %, or it says the other of fits and does not fit";
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> ExitCode {
@@ -155,7 +144,7 @@ fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
     }
     if question.target.slice.is_some() {
         let takes = if arguments.memory_only { "buffers take seconds to a minute" } else { "a step takes minutes" };
-        files::complain(&format!(
+        files::note(&format!(
             "compiling for {} chips: {takes}{}",
             question.target.partitions,
             if arguments.no_cache { "" } else { ", and the answer is kept" }

@@ -1,6 +1,7 @@
 //! The subcommands that read and write files, one small file each.
 
 pub mod fit;
+pub mod help;
 pub mod plan;
 pub mod plugins;
 pub mod residuals;

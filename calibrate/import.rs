@@ -28,9 +28,8 @@ pub use imported::Imported;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use windtunnel::cost::Profile;
-use windtunnel::files::Output;
+use windtunnel::files::{self, Output};
 
 use chips::{CHIPS, ChipSpec};
 use tables::Tables;
@@ -69,9 +68,7 @@ pub enum ImportError {
 
 /// Builds all profiles from the tables in `from`; returns a report of residuals.
 pub fn published(from: &Path, out: &Path, held_out: Option<&Path>) -> Result<String, ImportError> {
-    let style =
-        ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
-    let bar = ProgressBar::new(CHIPS.len() as u64 * 6).with_style(style);
+    let bar = files::bar(Some(CHIPS.len() as u64 * 6), "{bar:30} {pos}/{len}, {eta} left, {msg}");
     let tables = Tables::new(from);
     let mut report = String::new();
     let place = |name: &str| Output::open_in_new(&out.join(format!("{name}.toml")));

@@ -28,8 +28,11 @@ use clap::{Parser, Subcommand};
 
 /// Measures what kernels and collectives cost, and writes profiles.
 #[derive(Debug, Parser)]
-#[command(name = "windtunnel-calibrate", version)]
+#[command(name = "windtunnel-calibrate", version, after_help = cli::help::CALIBRATE)]
 struct Cli {
+    /// Show no progress and no notes on standard error. Errors stay.
+    #[arg(short, long, global = true)]
+    quiet: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -37,6 +40,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Build profiles from measurements that others made.
+    #[command(after_help = cli::help::IMPORT)]
     Import {
         #[command(subcommand)]
         source: Source,
@@ -63,6 +67,7 @@ enum Command {
 #[derive(Debug, Subcommand)]
 enum Source {
     /// Public tables of kernel and collective times (a folder of CSV files).
+    #[command(after_help = cli::help::IMPORT_PUBLISHED)]
     Published {
         /// The folder with the tables.
         #[arg(long)]
@@ -95,11 +100,14 @@ pub fn run() -> ExitCode {
         Err(said) => return cli::said(&said.render().to_string(), 0),
     };
     windtunnel::bug::report_panics(std::env::args(), std::env::var_os("RUST_BACKTRACE"));
+    if cli.quiet {
+        windtunnel::files::be_quiet();
+    }
     match cli.command {
         Command::Import { source: Source::Published { from, out, held_out } } => {
             match import::published(&from, &out, held_out.as_deref()) {
                 Ok(report) => cli::said(&report, 0),
-                Err(why) => cli::failed(&why, 1),
+                Err(why) => cli::failed(&why, 2),
             }
         }
         Command::Import { source: Source::NcclTests(asked) } => asked.run(),

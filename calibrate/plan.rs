@@ -19,6 +19,7 @@ use crate::points::What;
 
 /// A thing to measure, and what it is worth; a line of a file for `calibrate cuda --plan`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Job {
     /// What to measure.

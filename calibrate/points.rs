@@ -208,6 +208,7 @@ pub struct Board {
 
 /// What was measured.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum What {
     /// `C[m,n] = A[m,k]·B[k,n]` through cuBLASLt's heuristic.

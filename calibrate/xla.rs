@@ -23,7 +23,7 @@ use clap::{Args, Subcommand};
 
 /// Arguments of `calibrate xla`.
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true, after_help = error::EXIT_CODES)]
+#[command(args_conflicts_with_subcommands = true, after_help = crate::cli::help::XLA)]
 pub struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,

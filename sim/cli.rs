@@ -4,6 +4,10 @@ mod calibrate;
 mod ceiling;
 mod check;
 mod compare;
+mod completions;
+mod explain;
+mod help;
+mod man;
 mod profile;
 mod receipt;
 mod run;
@@ -23,8 +27,11 @@ use windtunnel::scenario::ScenarioError;
 /// A wind tunnel for training clusters: predicts peak memory, pipeline bubble, step time and MFU before the cluster is
 /// rented.
 #[derive(Debug, Parser)]
-#[command(name = "windtunnel", version)]
+#[command(name = "windtunnel", version, after_help = help::WINDTUNNEL)]
 struct Cli {
+    /// Show no progress and no notes on standard error. Errors stay.
+    #[arg(short, long, global = true)]
+    quiet: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -47,6 +54,12 @@ enum Command {
     Topology(topology::Args),
     /// Show, compare, merge or fit what kernels and collectives cost on a machine.
     Profile(profile::Args),
+    /// Explain a key of a scenario, a table of keys, or the code of a refusal.
+    Explain(explain::Args),
+    /// Print completions for a shell.
+    Completions(completions::Args),
+    /// Print the manual page of a command, or write those of all commands.
+    Man(man::Args),
     /// Compile a scenario's step with XLA's own compiler, and hold the prediction against what it says (starts
     /// windtunnel-calibrate).
     #[command(disable_help_flag = true)]
@@ -61,7 +74,7 @@ enum Command {
 pub struct Failure {
     /// For the user.
     message: String,
-    /// 2: the input is wrong. 1: the answer is no. 3: the machine cannot.
+    /// As `docs/exit-codes.md` has them. 1: the answer is no. 2: the input is wrong. 3: the machine cannot.
     code: u8,
 }
 
@@ -81,7 +94,7 @@ impl Failure {
 }
 
 /// Prints what clap has to say: help, the version, or what is wrong with the arguments.
-fn explain(said: &clap::Error) -> ExitCode {
+fn said_by_clap(said: &clap::Error) -> ExitCode {
     let text = said.render().to_string();
     if said.use_stderr() {
         files::complain(text.trim_end());
@@ -97,9 +110,12 @@ type Outcome = Result<ExitCode, Failure>;
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(said) => return explain(&said),
+        Err(said) => return said_by_clap(&said),
     };
     windtunnel::bug::report_panics(std::env::args(), std::env::var_os("RUST_BACKTRACE"));
+    if cli.quiet {
+        files::be_quiet();
+    }
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Ceiling(args) => ceiling::run(&args),
@@ -109,6 +125,9 @@ pub fn main() -> ExitCode {
         Command::Show(args) => show::run(&args),
         Command::Topology(args) => topology::run(&args),
         Command::Profile(args) => profile::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
         Command::CompileCheck(args) => calibrate::start("compile-check", &args),
         Command::Calibrate(args) => calibrate::run(&args),
     };

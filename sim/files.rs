@@ -2,8 +2,13 @@
 
 mod input;
 mod output;
+mod progress;
 mod terminal;
+
+#[cfg(test)]
+pub(crate) mod page_tests;
 
 pub use input::{LONGEST, all, bytes, text};
 pub use output::{Output, WriteError};
+pub use progress::{bar, be_quiet, is_quiet, note, spinner};
 pub use terminal::{complain, one_line, plain, print, print_json};

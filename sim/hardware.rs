@@ -25,6 +25,9 @@ pub use registry::registry;
 pub use topology::{Axis, Chip, Fact, Level, LevelKind, Node, Peak, Reach, Size, Topology, Vendor};
 pub use torus::{Line, OnTorus};
 
+/// The JSON Schema of a topology, `docs/schema/topology.json`.
+pub const SCHEMA: &str = include_str!("../docs/schema/topology.json");
+
 impl Topology {
     /// Reads a shipped topology by name, or one's own by the path of its `.toml`, and sizes it.
     pub fn load(name_or_path: &str, size: &Size) -> Result<Topology, HardwareError> {

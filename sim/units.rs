@@ -364,6 +364,15 @@ macro_rules! from_text {
                 deserializer.deserialize_str(Text)
             }
         }
+        #[cfg(test)]
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!({"type": "string", "description": concat!("It is ", $expecting, ".")})
+            }
+        }
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 #[allow(clippy::redundant_closure_call)]

@@ -87,7 +87,7 @@ fn taken(scenario: &Scenario) -> impl Iterator<Item = (&str, String)> {
 
 #[test]
 fn every_default_is_the_frameworks_and_its_source_is_known() {
-    let table: BTreeMap<(&str, &str), Vec<&str>> = include_str!("defaults.tsv")
+    let table: BTreeMap<(&str, &str), Vec<&str>> = include_str!("../sim/scenario/keys/defaults.tsv")
         .lines()
         .skip(1)
         .map(|line| {

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::Path;
 
 use rayon::prelude::*;
-use windtunnel::scenario::keys::{Choice, Key, Kind, TABLES, Table};
+use windtunnel::scenario::keys::{Key, Kind, TABLES, Table, example, presets, words};
 use windtunnel::scenario::{Runtime, Scenario, ScenarioError};
 
 use crate::defaults;
 use crate::every_key::{keys, plans};
 use crate::make::FILE;
+use crate::pages::fresh;
 
 pub fn rows() -> impl Iterator<Item = (&'static Table, &'static Key)> {
     TABLES.into_iter().flat_map(|table| table.keys.iter().map(move |key| (table, key)))
@@ -152,114 +152,112 @@ fn a_framework_refuses_every_key_that_its_rows_do_not_name() {
     assert!(accepted.is_empty(), "read over in silence:\n{}", accepted.join("\n"));
 }
 
-/// A key's type in words.
-fn kind(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Count(_) => "count",
-        Kind::Flag => "flag",
-        Kind::Number => "number",
-        Kind::Text => "text",
-        Kind::Quantity(_) => "quantity",
-        Kind::Choice(_) => "choice",
-        Kind::List(_) => "list",
-        Kind::Other(_) => "other",
-    }
+/// A cell of a table in Markdown.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
 }
 
-/// What a key takes, in words.
-fn takes(kind: Kind) -> String {
-    match kind {
-        Kind::Count(None) | Kind::Number | Kind::Text | Kind::List([]) => String::new(),
-        Kind::Count(Some((least, i64::MAX))) => format!("{least} or more"),
-        Kind::Count(Some((least, most))) => format!("{least} to {most}"),
-        Kind::Flag => "`true`, `false`".to_owned(),
-        Kind::Quantity(example) => format!("such as `\"{example}\"`"),
-        Kind::Choice(choices) => {
-            let form = |choice: &Choice| match choice {
-                Choice::Word(word) => format!("`\"{word}\"`"),
-                Choice::With(word, what) => format!("`{{ {word} = {what} }}`"),
-            };
-            choices.iter().map(form).collect::<Vec<_>>().join(", ")
+/// Where the defaults of a table's keys come from, a line each.
+fn sources(table: &Table) -> String {
+    let mut list = String::new();
+    for key in table.keys {
+        for shared in presets::shared(&table.path(key)) {
+            let (value, frameworks) = (words::value(shared.value), shared.frameworks.join(", "));
+            let _ = writeln!(list, "- `{}` is {value} under {frameworks}: {}.", key.name, shared.source);
         }
-        Kind::List(words) => {
-            format!("of {}", words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", "))
-        }
-        Kind::Other(words) => words.to_owned(),
     }
+    list
 }
 
-/// Frameworks in words: all, or those that are fewer to name.
-fn frameworks(names: &[&str]) -> String {
-    match Runtime::ALL.len() - names.len() {
-        0 => "all".to_owned(),
-        1..=3 => {
-            let others = Runtime::ALL.map(Runtime::written).into_iter().filter(|name| !names.contains(name));
-            format!("all but {}", others.collect::<Vec<_>>().join(", "))
+/// What to write in place of a table's keys, a line for all keys of which the same is said.
+fn elsewhere(table: &Table) -> String {
+    type Told = (Vec<&'static str>, &'static str);
+    let mut told: Vec<(Told, Vec<&str>)> = vec![];
+    for key in table.keys {
+        for one in words::elsewhere(table, key) {
+            match told.iter_mut().find(|(known, _)| *known == one) {
+                Some((_, keys)) => keys.push(key.name),
+                None => told.push((one, vec![key.name])),
+            }
         }
-        _ => names.join(", "),
     }
-}
-
-/// What frameworks take where a file says nothing, by key: values, each with those that take it.
-fn taken() -> BTreeMap<&'static str, BTreeMap<&'static str, Vec<&'static str>>> {
-    let mut taken: BTreeMap<&str, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
-    for line in include_str!("defaults.tsv").lines().skip(1) {
-        let mut fields = line.split('\t');
-        let [Some(framework), Some(key), Some(value)] = [fields.next(), fields.next(), fields.next()] else {
-            panic!("{line}")
+    let mut list = String::new();
+    for ((frameworks, instead), keys) in told {
+        let keys = match keys.len() == table.keys.len() {
+            true => "every key".to_owned(),
+            false => keys.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", "),
         };
-        taken.entry(key).or_default().entry(value).or_default().push(framework);
+        let _ = writeln!(list, "- {}, in place of {keys}: {instead}.", frameworks.join(", "));
     }
-    taken
-}
-
-fn default(values: &BTreeMap<&str, Vec<&str>>) -> String {
-    let shown = |value: &str| match value {
-        "by size" => "by size".to_owned(),
-        value => value.split(" or ").map(|one| format!("`{one}`")).collect::<Vec<_>>().join(" or "),
-    };
-    match values.iter().next() {
-        Some((value, _)) if values.len() == 1 => shown(value),
-        _ => {
-            let each = values.iter().map(|(value, names)| format!("{} ({})", shown(value), names.join(", ")));
-            each.collect::<Vec<_>>().join("; ")
-        }
-    }
+    list
 }
 
 fn page() -> String {
     let mut page = String::from(
-        "# Keys of a scenario\n\nWritten from `sim/scenario/keys.rs` and `tests/defaults.tsv` by `UPDATE=1 cargo test keys`. A default is what is \
-         taken where the file leaves the key out; `tests/defaults.tsv` says on what grounds. A framework refuses keys that it does not \
-         read.\n\n[schema/scenario.json](schema/scenario.json) is the same as a JSON Schema, which `windtunnel show schema scenario` prints. \
-         With a line `#:schema PATH` at its top, a scenario file is completed and checked by editors that read TOML through taplo.\n",
+        "# Keys of a scenario\n\nGenerated from `sim/scenario/keys/` by `UPDATE=1 cargo test keys`. `windtunnel explain KEY` prints what this \
+         page says of one key.\n\nWhere a file leaves a key out, the framework's default holds. *By size* means that it follows from the \
+         size of the job. A framework refuses keys that it does not read.\n\n[schema/scenario.json](schema/scenario.json) is the same as a \
+         JSON Schema, which `windtunnel show schema scenario` prints. With a line `#:schema PATH` at its top, an editor that reads TOML \
+         through taplo completes and checks a scenario.\n",
     );
-    let taken = taken();
     for table in TABLES {
         let name = if table.name.is_empty() { "At the top".to_owned() } else { format!("[{}]", table.name) };
         let _ = write!(page, "\n## {name}\n\n{}\n\n", table.help);
-        page += "| key | type | values | default | frameworks | |\n|---|---|---|---|---|---|\n";
+        page +=
+            "| key | what it says | type | values | default | frameworks | example |\n|---|---|---|---|---|---|---|\n";
         for key in table.keys {
-            let taken = taken.get(table.path(key).as_str()).map(default).unwrap_or_default();
-            let (kind, values) = (kind(key.kind), takes(key.kind));
-            let (name, read_by) = (key.name, frameworks(key.read_by));
-            let _ = writeln!(page, "| `{name}` | {kind} | {values} | {taken} | {read_by} | {} |", key.help);
+            let path = table.path(key);
+            let cells = [
+                format!("`{}`", key.name),
+                words::about(key),
+                key.kind.word().to_owned(),
+                key.kind.values(),
+                words::defaults(&path),
+                words::frameworks(key.read_by),
+                format!("`{} = {}`", key.name, example::example(&path, key)),
+            ];
+            let _ = writeln!(page, "| {} |", cells.map(|text| cell(&text)).join(" | "));
+        }
+        for (title, list) in
+            [("Where defaults come from", sources(table)), ("Under other frameworks", elsewhere(table))]
+        {
+            if !list.is_empty() {
+                let _ = write!(page, "\n{title}:\n\n{list}");
+            }
         }
     }
     page
 }
 
 #[test]
+fn an_example_is_a_value_that_a_framework_takes() {
+    let plans = plans_by_runtime();
+    // A figure of a measured run stands beside others of it.
+    let rows: Vec<_> = rows().filter(|(table, _)| table.name != "measured").collect();
+    let refused: Vec<String> = rows
+        .into_par_iter()
+        .filter_map(|(table, key)| {
+            let path = table.path(key);
+            let line: toml::Table = format!("v = {}", example::example(&path, key)).parse().unwrap();
+            let of_readers = key.read_by.iter().flat_map(|framework| &plans[framework]);
+            let mut said = of_readers.map(|plan| {
+                let file = keys::set(plan, &path, line["v"].clone()).to_string();
+                Scenario::parse(FILE, &file).err().map(|error| error.to_string())
+            });
+            let first = said.next().flatten()?;
+            // What else the plan would need is another matter; a value that is no value is not.
+            let holds =
+                said.any(|said| said.is_none()) || !first.contains("expected") && !first.contains("there is no");
+            (!holds).then(|| format!("{path}: {first}"))
+        })
+        .collect();
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
+
+#[test]
 fn the_reference_of_keys_is_written_from_the_table() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/keys.md");
-    let page = page();
-    if std::env::var_os("UPDATE").is_some() {
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, &page).unwrap();
-    }
-    let shown = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(shown == page, "docs/keys.md says something else than the table: UPDATE=1 cargo test keys");
+    fresh("docs/keys.md", &page(), "the table of keys");
     let known = names();
-    let strange: Vec<&str> = taken().into_keys().filter(|key| !known.contains(*key)).collect();
+    let strange: Vec<&str> = presets::presets().map(|preset| preset.key).filter(|key| !known.contains(*key)).collect();
     assert!(strange.is_empty(), "defaults.tsv speaks of keys that the table does not have: {strange:?}");
 }

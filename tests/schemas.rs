@@ -1,6 +1,7 @@
 //! The JSON Schemas under `docs/schema`, held against what they describe: reports as they are written, scenarios as they are read.
 
 mod check;
+mod files;
 mod scenario;
 
 use std::fs;
@@ -179,7 +180,14 @@ fn the_schema_refuses_unknown_keys_wrong_types_and_wrong_values() {
 
 #[test]
 fn the_command_line_prints_the_schemas() {
-    for (of, file) in [("scenario", "scenario.json"), ("report", "report-1.json")] {
+    for (of, file) in [
+        ("scenario", "scenario.json"),
+        ("report", "report-1.json"),
+        ("topology", "topology.json"),
+        ("profile", "profile.json"),
+        ("receipt", "receipt.json"),
+        ("plan", "plan.json"),
+    ] {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_windtunnel"));
         let output = command.args(["show", "schema", of]).output().unwrap();
         let printed: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -45,7 +45,8 @@ const WRITERS: [(&str, &str, Does); 19] = [
 ];
 
 /// Options that name a folder or a file that grows, and have tests of their own.
-const OTHER_WRITERS: [(&str, &str); 3] = [
+const OTHER_WRITERS: [(&str, &str); 4] = [
+    ("windtunnel", "man --out"),
     ("windtunnel-calibrate", "import published --out"),
     ("windtunnel-calibrate", "import published --held-out"),
     ("windtunnel-calibrate", "xla --out"),

@@ -12,6 +12,7 @@ use crate::points;
 
 /// Make a profile of measured points; what was not measured stays as it is in the base.
 #[derive(Debug, clap::Args)]
+#[command(after_help = super::help::FIT)]
 pub struct Args {
     /// Points, as `calibrate cuda` writes them.
     points: PathBuf,

@@ -5,8 +5,6 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-
 use windtunnel::{bug, files};
 
 use crate::plan::{Job, between, family, ranked, runs};
@@ -17,6 +15,7 @@ const BETWEEN: f64 = 0.05;
 
 /// Say what is worth measuring: kernels of real runs, by the share of a step's time that rests on them.
 #[derive(Debug, clap::Args)]
+#[command(after_help = super::help::PLAN)]
 pub struct Args {
     /// Scenarios (*.toml), receipts (*.jsonl), or folders of them.
     #[arg(default_values = ["scenarios", "tests/receipts"])]
@@ -55,9 +54,7 @@ pub fn run(args: &Args) -> ExitCode {
 
 /// The list, and the runs that met a bug.
 fn planned(args: &Args) -> Result<(String, Vec<String>), String> {
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} runs {elapsed}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let bar = files::bar(None, "{bar:30} {pos}/{len} runs, {elapsed}, {eta} left");
     let worth = runs::worth(&args.runs, &|count| {
         bar.set_length(count as u64);
         bar.inc(1);

@@ -13,6 +13,7 @@ use crate::pjrt::plugins::{Kind, RELEASES, Release};
 
 /// Arguments of `calibrate plugins`.
 #[derive(Debug, Arguments)]
+#[command(after_help = super::help::PLUGINS)]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -21,6 +22,7 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Fetch a plugin from PyPI by pip, check its hash, and keep its library.
+    #[command(after_help = super::help::PLUGINS)]
     Fetch {
         /// For which devices.
         kind: Kind,
@@ -32,6 +34,7 @@ enum Command {
         wheel: Option<PathBuf>,
     },
     /// List the plugins and versions that are known, and which of them are here.
+    #[command(after_help = super::help::PLUGINS)]
     List,
 }
 

@@ -9,6 +9,7 @@ use crate::fit::{Residual, residuals};
 
 /// Predict every matmul of a profile from the others, beside a wave-quantised roofline and a constant efficiency.
 #[derive(Debug, clap::Args)]
+#[command(after_help = super::help::RESIDUALS)]
 pub struct Args {
     /// A shipped profile's name, or a .toml file.
     profile: String,

@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 
 use super::device::{Device, Facts};
-use super::error::{EXIT_CODES, Failure};
+use super::error::Failure;
 use super::library::Libraries;
 use super::nvml::Monitor;
 use super::session::{Outcome, Progress, Session};
@@ -24,7 +24,7 @@ use crate::points::{Machine, Regime, What, sizes};
 
 /// Arguments of `calibrate cuda`.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = crate::cli::help::CUDA)]
 pub struct Arguments {
     /// Say what this machine can measure and which libraries are missing, and measure nothing.
     #[arg(long)]
@@ -239,10 +239,7 @@ const NOW_AND_THEN: Duration = Duration::from_secs(30);
 
 impl Bar {
     fn new() -> Self {
-        let bar = ProgressBar::new(0);
-        if let Ok(style) = ProgressStyle::with_template("{elapsed_precise} {bar:30} {pos}/{len} {wide_msg}") {
-            bar.set_style(style);
-        }
+        let bar = files::bar(Some(0), "{elapsed_precise} {bar:30} {pos}/{len}, {eta} left {wide_msg}");
         Self { bar, said: Cell::new(Instant::now()) }
     }
 }
@@ -254,13 +251,13 @@ impl Progress for Bar {
         let name = serde_json::to_string(what).unwrap_or_default().replace(['"', '{', '}'], "").replace(':', " ");
         let hot = if regime == Regime::Sustained { "hot " } else { "" };
         if self.bar.is_hidden() && self.said.get().elapsed() > NOW_AND_THEN {
-            files::complain(&format!("{done} of {planned}: {hot}{name}"));
+            files::note(&format!("{done} of {planned}: {hot}{name}"));
             self.said.set(Instant::now());
         }
         self.bar.set_message(format!("{hot}{name}"));
     }
 
     fn note(&self, line: &str) {
-        self.bar.suspend(|| files::complain(line));
+        self.bar.suspend(|| files::note(line));
     }
 }

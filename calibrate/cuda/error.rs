@@ -127,16 +127,3 @@ impl From<CudaError> for Failure {
         }
     }
 }
-
-/// The exit codes, for `--help`.
-pub const EXIT_CODES: &str = "\
-Exit codes:
-    0  everything planned was measured, or the time budget ran out
-    2  a wrong argument, a plan that cannot be read, or a file of points of another machine
-    3  no CUDA driver or no device here
-    4  the driver is too old for a library that is loaded
-    5  the GPU is busy with other work (see --busy-ok)
-    6  the device or its driver failed while measuring, or results are wrong
-    7  a library is missing for a sweep that was named
-    8  not even the smallest buffers fit into device memory
-  130  interrupted; what was measured is kept, and the same command goes on";

@@ -15,6 +15,7 @@ const BAD_INPUT: u8 = 2;
 
 /// `import nccl-tests`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = crate::cli::help::IMPORT_NCCL_TESTS)]
 pub struct NcclTests {
     /// Logs.
     #[arg(required = true)]
@@ -39,6 +40,7 @@ pub struct NcclTests {
 
 /// `import csv`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = crate::cli::help::IMPORT_CSV)]
 pub struct Csv {
     /// Tables, plain or gzipped.
     #[arg(required = true)]
@@ -82,15 +84,15 @@ fn finish<E: Display>(out: Option<PathBuf>, import: impl FnOnce() -> Result<Impo
         }
     };
     for remark in &imported.remarks {
-        files::complain(&format!("note: {remark}"));
+        files::note(&format!("note: {remark}"));
     }
     let Some(out) = out else {
-        files::complain(&format!("{} points", imported.points));
+        files::note(&format!("{} points", imported.points));
         return crate::cli::said_json(&imported.text, 0);
     };
     match imported.write(out) {
         Ok(()) => {
-            files::complain(&format!("{} points", imported.points));
+            files::note(&format!("{} points", imported.points));
             ExitCode::SUCCESS
         }
         Err(why) => crate::cli::failed(&why, BAD_INPUT),

@@ -105,3 +105,24 @@ fn every_kind_of_memory_bound_kernel_is_measured_by_one_of_its_family() {
         assert!(((1 << 27) - (1 << 22)..=1 << 27).contains(&(read + written)), "{kind:?}: {read} + {written}");
     }
 }
+
+#[test]
+fn the_schema_of_a_plan_is_generated_from_its_structs() {
+    let generator = schemars::generate::SchemaSettings::draft07().into_generator();
+    let mut schema = generator.into_root_schema_for::<Job>().to_value();
+    schema["title"] = "Windtunnel plan".into();
+    schema["description"] =
+        "A line of the file that `windtunnel calibrate plan --json` writes and `windtunnel calibrate cuda --plan` \
+                             reads. Generated from calibrate/plan.rs and calibrate/points.rs."
+            .into();
+    let text = format!("{schema:#}\n").replace(r"\\[", "[").replace(r"\\]", "]");
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schema/plan.json");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&file, &text).expect("docs can be written");
+    }
+    let shown = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(
+        shown == text,
+        "docs/schema/plan.json says something else than the structs: UPDATE=1 cargo test -p windtunnel-calibrate --lib"
+    );
+}

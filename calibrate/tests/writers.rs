@@ -61,7 +61,7 @@ fn a_place_that_cannot_be_written_is_refused_first() {
         let other = if option == "--out" { "" } else { "--out profiles" };
         let (code, said) =
             bench.run(&format!("import published --from no-such-tables {other} {option} /proc/profiles"));
-        assert!(code == Some(1) && said.contains("/proc/profiles") && !said.contains("no-such"), "{said}");
+        assert!(code == Some(2) && said.contains("/proc/profiles") && !said.contains("no-such"), "{said}");
     }
     for command in ["xla --topology v6e:2x2", "cuda"] {
         let (code, said) = bench.run(&format!("{command} --out /proc/points.jsonl"));

@@ -12,11 +12,11 @@ use crate::pjrt::hlo::print;
 use crate::pjrt::plugins::Plugin;
 use crate::pjrt::slice::Slice;
 
-use super::error::{EXIT_CODES, Failure};
+use super::error::Failure;
 
 /// Arguments of `calibrate xla compile`.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = crate::cli::help::XLA)]
 pub struct Arguments {
     /// A program in StableHLO, as JAX and torch_xla export it.
     program: PathBuf,

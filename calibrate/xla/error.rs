@@ -80,14 +80,3 @@ pub fn finish(done: Result<String, Failure>) -> ExitCode {
         Err(failure) => crate::cli::failed(&failure, failure.code()),
     }
 }
-
-/// The exit codes, for `--help`.
-pub const EXIT_CODES: &str = "\
-Exit codes:
-    0  it went well, or the time budget ran out
-    2  a wrong argument or file, or a program that the compiler refuses
-    3  the plugin is missing, too old, or cannot be used; or there is no device
-    5  another calibration writes to the file of points
-    6  the plugin died or did not answer in time, or a device failed or computed something else
-    8  it compiles, and does not fit into a device's memory
-  130  interrupted; what was measured is kept, and the same command goes on";

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
+use windtunnel::files;
 
 use crate::interrupt::Stop;
 use crate::journal::Journal;
@@ -146,8 +147,7 @@ fn one(client: &Client, what: &What, journal: &mut Journal, stop: &Stop) -> Resu
 }
 
 fn bar(length: usize, what: &'static str) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} {bar:40} {pos} of {len}").expect("a template without mistakes");
-    ProgressBar::new(length as u64).with_style(style).with_message(what)
+    files::bar(Some(length as u64), "{msg} {bar:40} {pos} of {len}, {eta} left").with_message(what)
 }
 
 /// How it went.

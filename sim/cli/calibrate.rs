@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
 use super::{Failure, Outcome};
+use windtunnel::files;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -24,13 +25,20 @@ pub fn start(subcommand: &str, args: &Args) -> Outcome {
 
 /// What one of the binary's subcommands prints, with its exit code; what it says on standard error is seen.
 pub fn ask(arguments: &[String]) -> Result<(String, u8), Failure> {
-    let out = Command::new(program()).args(arguments).stderr(Stdio::inherit()).output().map_err(|why| missing(&why))?;
+    let out = command().args(arguments).stderr(Stdio::inherit()).output().map_err(|why| missing(&why))?;
     let code = out.status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
     Ok((String::from_utf8_lossy(&out.stdout).into_owned(), code))
 }
 
 fn launch(arguments: &[String]) -> Outcome {
-    become_or_wait(Command::new(program()).args(arguments)).map_err(|why| missing(&why))
+    become_or_wait(command().args(arguments)).map_err(|why| missing(&why))
+}
+
+/// The binary, which is told to be quiet where this one was.
+fn command() -> Command {
+    let mut command = Command::new(program());
+    command.args(files::is_quiet().then_some("--quiet"));
+    command
 }
 
 /// The binary: beside this one, or where the system finds it.

@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use serde_json::Value;
 
-use super::{Failure, Json, Outcome, Written, calibrate, output, read};
+use super::{Failure, Json, Outcome, Written, calibrate, help, output, read};
 use windtunnel::explore::ceiling::{self, Checked, Options, STEP};
 use windtunnel::explore::{Ceiling, variants};
 use windtunnel::files;
@@ -14,6 +13,7 @@ use windtunnel::scenario::Scenario;
 use windtunnel::units::Bytes;
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = help::CEILING)]
 pub struct Args {
     /// The scenario file.
     scenario: PathBuf,
@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> Outcome {
     let scenario = Scenario::proofread(&file, &text).map_err(Failure::input)?;
     let draft = &scenario.draft;
     let options = Options { step: args.step, max: args.max };
-    let bar = progress();
+    let bar = files::bar(None, "{spinner} {pos} predictions, {elapsed}");
     let tick = || bar.inc(1);
     // What the compiler could not be asked is an error after what is known.
     let mut unheard = None;
@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> Outcome {
 fn check(args: &Args, answer: &mut Ceiling) -> Result<(), Failure> {
     for asked in 0..args.compilations {
         let Some(sequence) = answer.to_ask() else { break };
-        files::complain(&format!("length {} of at most {}: {sequence} tokens", asked + 1, args.compilations));
+        files::note(&format!("length {} of at most {}: {sequence} tokens", asked + 1, args.compilations));
         let (scenario, length) = (args.scenario.display().to_string(), sequence.to_string());
         let asked = [
             "compile-check",
@@ -116,13 +116,4 @@ fn check(args: &Args, answer: &mut Ceiling) -> Result<(), Failure> {
         answer.checked.push(Checked { sequence, compiler, fits, bytes: bytes.as_u64().map(Bytes) });
     }
     Ok(())
-}
-
-/// Predictions made so far, on standard error; hidden where that is no terminal.
-fn progress() -> ProgressBar {
-    let bar = ProgressBar::new_spinner().with_finish(ProgressFinish::AndClear);
-    if let Ok(style) = ProgressStyle::with_template("{spinner} {pos} predictions, {elapsed}") {
-        bar.set_style(style);
-    }
-    bar
 }

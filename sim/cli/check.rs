@@ -3,9 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-
-use super::{Failure, Outcome, Written, output};
+use super::{Failure, Outcome, Written, help, output};
 use windtunnel::files::{self, Output};
 use windtunnel::receipt::check::{self, Choice};
 use windtunnel::receipt::table::Tables;
@@ -13,10 +11,8 @@ use windtunnel::receipt::{Case, html, json, runs, summary, text, threshold};
 use windtunnel::report::text as report;
 
 /// Hold predictions against measured runs: files of receipts (JSON lines), and scenarios with a [measured] table.
-///
-/// Exit code: 0 if every file was read and every threshold holds; 1 if a threshold is broken; 2 if a file, a line or an
-/// option could not be used (the rest is checked all the same); 101 if a row met a bug of windtunnel.
 #[derive(Debug, clap::Args)]
+#[command(after_help = help::CHECK)]
 pub struct Args {
     /// Files of receipts (*.jsonl), and scenarios with a [measured] table (*.toml).
     #[arg(required = true)]
@@ -79,9 +75,7 @@ pub fn run(args: &Args) -> Outcome {
         files::complain("nothing is left to check");
         return Ok(ExitCode::from(2));
     }
-    let bar = ProgressBar::with_draw_target(Some(count as u64), ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} receipts {elapsed}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let bar = files::bar(Some(count as u64), "{bar:30} {pos}/{len} receipts, {elapsed}, {eta} left");
     let outcome = check::check(&files, &tables, &choice, &|| bar.inc(1));
     bar.finish_and_clear();
     let groups = summary::summary(&outcome);

@@ -3,14 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::{Failure, Json, Outcome, read};
+use super::{Failure, Json, Outcome, help, read};
 use windtunnel::explore::compare::{json, text};
 use windtunnel::explore::{Side, compare};
+use windtunnel::files;
 use windtunnel::receipt::table::Tables;
 use windtunnel::receipt::{self, Case};
 use windtunnel::scenario::Scenario;
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = help::COMPARE)]
 pub struct Args {
     /// The scenario to start from, or a receipt: FILE.jsonl#ID.
     a: PathBuf,
@@ -25,8 +27,10 @@ pub fn run(args: &Args) -> Outcome {
     let json = Json::open(args.json.as_ref())?;
     let (a, b) = (Source::read(&args.a)?, Source::read(&args.b)?);
     let side = |source: &Source| Side::read(&source.name, &source.file, &source.text).map_err(Failure::input);
+    let bar = files::spinner("comparing");
     let answer = compare(&side(&a)?, &side(&b)?).map_err(Failure::input)?;
     let measured = a.measured()? + &b.measured()?;
+    bar.finish_and_clear();
     json.finish(|| text::report(&answer) + &measured, || json::report(&answer))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -13,6 +13,7 @@ use windtunnel::report::profile as report;
 
 /// Profiles: what kernels and collectives cost on a machine. A profile is a shipped one's name or a .toml file.
 #[derive(Debug, clap::Args)]
+#[command(after_help = super::help::PROFILE)]
 pub struct Args {
     #[command(subcommand)]
     what: What,
@@ -21,13 +22,16 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum What {
     /// List the shipped profiles.
+    #[command(after_help = super::help::PROFILE)]
     List,
     /// Show the machine, and what each section rests on.
+    #[command(after_help = super::help::PROFILE)]
     Show {
         /// A profile.
         profile: String,
     },
     /// Show what two profiles say differently.
+    #[command(after_help = super::help::PROFILE)]
     Compare {
         /// A profile.
         a: String,
@@ -35,6 +39,7 @@ enum What {
         b: String,
     },
     /// Put a profile's sections into another's, where their evidence is as strong or stronger: measured beats published.
+    #[command(after_help = super::help::PROFILE_MERGE)]
     Merge {
         /// The profile whose sections are replaced.
         base: String,

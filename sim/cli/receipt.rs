@@ -11,6 +11,7 @@ use windtunnel::receipt::table::{Rule, Tables};
 use windtunnel::scenario::Scenario;
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = super::help::RECEIPT)]
 pub struct Args {
     #[command(subcommand)]
     what: What,
@@ -19,6 +20,7 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum What {
     /// Write the scenario that a receipt is mapped to, with what it measured; edit it and fly it again.
+    #[command(after_help = super::help::TO_SCENARIO)]
     ToScenario {
         /// The receipt's id.
         id: String,
@@ -30,6 +32,7 @@ enum What {
         to: Option<PathBuf>,
     },
     /// Print the table of framework defaults: what is taken for a row that does not say.
+    #[command(after_help = super::help::DEFAULTS)]
     Defaults {
         /// Only this framework's.
         framework: Option<String>,

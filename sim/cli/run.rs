@@ -14,6 +14,7 @@ use windtunnel::scenario::predict::{Settings, Verdict};
 use windtunnel::scenario::{Prediction, Scenario, predict};
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = super::help::RUN)]
 pub struct Args {
     /// The scenario file.
     scenario: PathBuf,

@@ -1,5 +1,5 @@
 //! `windtunnel show model|plan|program|memory|costs SCENARIO`: the stages on the way to a prediction; and
-//! `windtunnel show schedule NAME` and `windtunnel show schema scenario|report`.
+//! `windtunnel show schedule NAME` and `windtunnel show schema WHAT`.
 
 mod plan;
 
@@ -9,12 +9,14 @@ use std::process::ExitCode;
 
 use super::{Failure, Outcome, print, print_json, schedule};
 use plan::plan;
-use windtunnel::cost::Basis;
+use windtunnel::cost::{Basis, profile};
+use windtunnel::hardware;
 use windtunnel::model::block;
 use windtunnel::model::graph::{Graph, OpKind};
 use windtunnel::model::tensor::TensorParallel;
 use windtunnel::model::{Layer, ModelConfig, head, unpad::unpad};
 use windtunnel::program::{Collective, Dispatch, ExchangeId, Instr, Mark, Program, Work};
+use windtunnel::receipt::row;
 use windtunnel::report::layout;
 use windtunnel::report::text::table;
 use windtunnel::scenario::keys;
@@ -22,6 +24,7 @@ use windtunnel::scenario::predict::{Class, Settings};
 use windtunnel::scenario::{Prediction, Scenario, predict};
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = super::help::SHOW)]
 pub struct Args {
     /// Which stage.
     #[command(subcommand)]
@@ -59,18 +62,25 @@ impl Staged {
 #[derive(Debug, clap::Subcommand)]
 enum Stage {
     /// Operators, shapes and parameters of the model.
+    #[command(after_help = super::help::SHOW_STAGE)]
     Model(File),
     /// Mesh, parameter groups, communicators.
+    #[command(after_help = super::help::SHOW_STAGE)]
     Plan(File),
     /// What a rank's host issues in one step, in order.
+    #[command(after_help = super::help::SHOW_STAGE)]
     Program(Staged),
     /// Memory by phase and by hook.
+    #[command(after_help = super::help::SHOW_STAGE)]
     Memory(Staged),
     /// Every distinct kernel and collective, with its cost and evidence.
+    #[command(after_help = super::help::SHOW_STAGE)]
     Costs(Staged),
     /// A pipeline schedule by name or from a CSV file.
+    #[command(after_help = super::help::SHOW_SCHEDULE)]
     Schedule(schedule::Args),
-    /// The JSON Schema of a scenario file or of the report that --json writes, for editors and for checks.
+    /// The JSON Schema of a file that is read or written, for editors and for checks.
+    #[command(after_help = super::help::SHOW_SCHEMA)]
     Schema(Schema),
 }
 
@@ -87,6 +97,14 @@ enum Described {
     Scenario,
     /// The report of `run --json`.
     Report,
+    /// A topology.
+    Topology,
+    /// A profile of costs.
+    Profile,
+    /// A measured run: a line of a file of receipts.
+    Receipt,
+    /// A line of what `calibrate plan --json` writes.
+    Plan,
 }
 
 /// Instructions that are printed at a time.
@@ -127,6 +145,10 @@ pub fn run(args: &Args) -> Outcome {
             print_json(match args.of {
                 Described::Scenario => keys::SCHEMA,
                 Described::Report => layout::SCHEMA,
+                Described::Topology => hardware::SCHEMA,
+                Described::Profile => profile::SCHEMA,
+                Described::Receipt => row::SCHEMA,
+                Described::Plan => include_str!("../../docs/schema/plan.json"),
             })?;
             return Ok(ExitCode::SUCCESS);
         }

@@ -7,6 +7,7 @@ use windtunnel::hardware::{Size, Topology, registry};
 use windtunnel::report::text;
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = super::help::TOPOLOGY)]
 pub struct Args {
     #[command(subcommand)]
     command: Sub,
@@ -15,8 +16,10 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Sub {
     /// All of them.
+    #[command(after_help = super::help::TOPOLOGY)]
     List,
     /// One, with the source of every number.
+    #[command(after_help = super::help::TOPOLOGY)]
     Show {
         /// A name from the list, or a topology file.
         name: String,

@@ -36,6 +36,7 @@ const FLEX_SPREAD: f64 = 0.2;
 
 /// Which library's kernels run attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, VariantArray)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
     /// FlashAttention-2, PyTorch's own flash kernels and the default of eager `scaled_dot_product_attention`.
@@ -59,6 +60,7 @@ pub enum Backend {
 
 /// How attention is cut, where its kernels are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Blocks {
     /// Queries, and keys, of a block.
@@ -88,6 +90,7 @@ impl Backend {
 
 /// The section as written.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(super) struct Written {
     launch: Time,
@@ -96,6 +99,7 @@ pub(super) struct Written {
 
 /// One fitted rate.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Kernel {
     /// Whose kernels.

@@ -13,6 +13,7 @@ use crate::units::Time;
 
 /// What kind of evidence a figure rests on, the strongest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, VariantArray)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
     /// This project timed this very point on this chip.
@@ -77,6 +78,7 @@ impl Cost {
 
 /// What a section of a profile rests on.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Evidence {
     /// Kind of evidence.

@@ -16,6 +16,7 @@ pub(super) fn are_aligned(rows: [u64; 2]) -> bool {
 
 /// Time over that of the same matmuls with aligned rows.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Batched {
     /// Rows begin at multiples of 4 or 8 bytes.

@@ -17,6 +17,7 @@ use crate::units::Time;
 
 /// The section as written.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(super) struct Written {
     evidence: Evidence,
@@ -27,6 +28,7 @@ pub(super) struct Written {
 
 /// Sustained over burst rate of a kernel with the given burst duration.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct Point {
     burst: Time,

@@ -37,6 +37,7 @@ const SAME_RAIL: f64 = 0.05;
 
 /// The section as written.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(super) struct Written {
     /// Peak of a GPU's link inside the node, or of all links of a TPU, one direction.
@@ -54,6 +55,7 @@ impl Written {
 }
 
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct WrittenNode {
     evidence: Evidence,
@@ -68,6 +70,7 @@ struct WrittenNode {
 }
 
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct WrittenCurve {
     ranks: u32,
@@ -75,6 +78,7 @@ struct WrittenCurve {
 }
 
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct Pair {
     latency: Time,
@@ -84,6 +88,7 @@ struct Pair {
 
 /// Across nodes.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct Across {
     /// Line rate of the NICs that one GPU owns, where the topology says nothing else.
@@ -99,6 +104,7 @@ struct Across {
 
 /// The three protocols of one algorithm.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Protocols {
     /// What the section rests on.

@@ -22,6 +22,7 @@ use crate::units::{Bandwidth, Bytes, Time};
 
 /// The section.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DeepEp {
     /// Rows to experts.
@@ -34,6 +35,7 @@ pub struct DeepEp {
 
 /// Constants of one way inside a node.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Inside {
     /// Time of a few tokens.
@@ -52,6 +54,7 @@ pub struct Inside {
 
 /// Constants over several nodes.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Across {
     /// Most nodes that were measured.

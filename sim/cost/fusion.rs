@@ -11,6 +11,7 @@ use crate::units::Time;
 
 /// Time over that of the bare matmuls.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Fusion {
     /// Of matmuls.

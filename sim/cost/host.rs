@@ -11,6 +11,7 @@ use crate::units::{Bandwidth, Bytes, Time};
 
 /// One class.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Class {
     time: Time,
@@ -26,6 +27,7 @@ impl Class {
 
 /// Host costs by class.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Host {
     eager_forward: Class,
@@ -89,6 +91,7 @@ pub(super) fn memory(bytes: Bytes) -> Cost {
 
 /// Device memory outside the allocator; none of it where a profile leaves the section out.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Overheads {
     /// CUDA context with the framework's kernels loaded.

@@ -28,6 +28,7 @@ const SAME: f64 = 0.995;
 
 /// A matmul section as written.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(super) struct Written {
     evidence: Evidence,

@@ -14,6 +14,7 @@ use crate::units::{Bandwidth, Bytes, Time};
 
 /// The section as written.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(super) struct Written {
     stream: WrittenStream,
@@ -38,6 +39,7 @@ pub(super) struct Written {
 }
 
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct WrittenStream {
     evidence: Evidence,
@@ -46,6 +48,7 @@ struct WrittenStream {
 }
 
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct WrittenHost {
     evidence: Evidence,
@@ -56,6 +59,7 @@ struct WrittenHost {
 
 /// A family's share of the stream's bandwidth.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Family {
     /// Share of the stream's bandwidth.

@@ -30,10 +30,12 @@ const NEAR: f64 = 0.4;
 
 /// The section as written.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(super) struct Written {
     evidence: Evidence,
     /// `"m n k: time"` [us].
+    #[cfg_attr(test, schemars(with = "Vec<String>"))]
     rows: Vec<Spanned<String>>,
 }
 

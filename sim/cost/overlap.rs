@@ -10,6 +10,7 @@ use crate::program::Work;
 
 /// Slow-down of one class: 1.19 is 19 % slower.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Slowdown {
     /// Time under a collective over time alone.
@@ -20,6 +21,7 @@ pub struct Slowdown {
 
 /// Interference of collectives with compute.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Overlap {
     /// Matmuls.

@@ -30,6 +30,8 @@ use crate::units::{Bandwidth, Bytes, FlopRate, Frequency, Power};
 
 /// The newest version of the format: 2 has points of a machine of one's own, its versions, and dates.
 pub const FORMAT: u32 = 2;
+/// The JSON Schema of a profile, `docs/schema/profile.json`.
+pub const SCHEMA: &str = include_str!("../../docs/schema/profile.json");
 /// The oldest version that this program reads.
 const OLDEST: u32 = 1;
 
@@ -93,6 +95,7 @@ pub enum ProfileError {
 
 /// What the points were measured on.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
     /// The chip, as its vendor names it.
@@ -121,6 +124,7 @@ pub struct Machine {
 }
 
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct Written {
     format: u32,
@@ -146,6 +150,7 @@ struct Written {
 }
 
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct WrittenMatmuls {
     bf16: matmul::Written,
@@ -156,6 +161,7 @@ struct WrittenMatmuls {
 
 /// Another release of cuBLAS than the one that was measured.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Cublas {
     /// Releases, `major.minor`.
@@ -175,6 +181,7 @@ fn one() -> f64 {
 
 /// Time of the gradient matmuls over the forward one of the same shape.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Layout {
     /// `dx = dy·W`.
@@ -460,3 +467,6 @@ fn meaning(path: &str, text: &str, section: &str, why: String) -> ProfileError {
     };
     ProfileError::Meaning { path: place, why }
 }
+
+#[cfg(test)]
+mod tests;

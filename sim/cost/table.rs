@@ -17,12 +17,14 @@ pub(super) const HAIR: f64 = 0.005;
 
 /// Measured times as written: one row per (n, k), one time for each m, `-` where there is none.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(super) struct Written {
     m: Vec<u64>,
     n: Vec<u64>,
     k: Vec<u64>,
     /// `"n k: t t t …"` [us].
+    #[cfg_attr(test, schemars(with = "Vec<String>"))]
     rows: Vec<Spanned<String>>,
 }
 

@@ -33,6 +33,7 @@ use crate::units::{Bandwidth, Bytes, Time};
 
 /// The section as written.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(super) struct Written {
     /// Links of one chip, over which the bandwidth is divided.
@@ -52,6 +53,7 @@ pub(super) struct Written {
 
 /// Between slices.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct Slices {
     /// A chip's share of its host's NICs, one direction.

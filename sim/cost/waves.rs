@@ -46,6 +46,7 @@ pub struct Chip {
 
 /// The free parameters, fitted per chip and element type.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Waves {
     /// Launch, prologue and epilogue of an empty kernel.

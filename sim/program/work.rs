@@ -10,6 +10,7 @@ use crate::units::{Bytes, Flops};
 
 /// Element types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum DType {
     /// bfloat16.

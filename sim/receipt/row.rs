@@ -11,6 +11,12 @@ use serde_json::{Map, Value};
 use crate::model::ModelConfig;
 use crate::near::did_you_mean;
 
+#[cfg(test)]
+mod tests;
+
+/// The JSON Schema of a row, `docs/schema/receipt.json`.
+pub const SCHEMA: &str = include_str!("../../docs/schema/receipt.json");
+
 /// Lets a group be anything: what it says is for people, or is read by a table's conditions.
 type Free = Map<String, Value>;
 
@@ -18,6 +24,7 @@ macro_rules! group {
     ($(#[$doc:meta])* $name:ident { $($key:ident: $type:ty),* $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Default, Deserialize)]
+        #[cfg_attr(test, derive(schemars::JsonSchema))]
         #[serde(deny_unknown_fields)]
         #[allow(missing_docs, reason = "the schema's own words")]
         pub struct $name { $(#[serde(default)] pub $key: Option<$type>),* }
@@ -87,6 +94,7 @@ group!(
 
 /// One row.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "the schema's own words")]
 pub struct Row {

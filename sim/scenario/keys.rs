@@ -4,13 +4,16 @@
 //! that its rows do not name ([`super::foreign`]), `docs/keys.md` and `docs/schema/scenario.json` are written from this table, and so is the order of tables in
 //! scenarios that a program writes.
 
+pub mod example;
 mod job;
 mod megatron;
+pub mod presets;
 mod pytorch;
 mod readers;
 mod row;
 mod small;
 mod training;
+pub mod words;
 mod xla;
 mod zero;
 

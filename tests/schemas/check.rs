@@ -44,6 +44,7 @@ impl Checker<'_> {
                 "minItems" => value.as_array().is_none_or(|items| items.len() as u64 >= says.as_u64().unwrap()),
                 "maxItems" => value.as_array().is_none_or(|items| items.len() as u64 <= says.as_u64().unwrap()),
                 "anyOf" => says.as_array().unwrap().iter().any(|one| self.accepts(one, value)),
+                "oneOf" => says.as_array().unwrap().iter().filter(|one| self.accepts(one, value)).count() == 1,
                 "required" => value.as_object().is_none_or(|keys| {
                     says.as_array().unwrap().iter().all(|key| keys.contains_key(key.as_str().unwrap()))
                 }),

@@ -1,11 +1,10 @@
-//! The JSON Schema of a scenario, made from the table of its keys (`sim/scenario/keys`) and from `tests/defaults.tsv`.
-
-use std::collections::BTreeMap;
+//! The JSON Schema of a scenario, made from the table of its keys (`sim/scenario/keys`).
 
 use serde_json::{Map, Value, json};
 use windtunnel::hardware;
 use windtunnel::model::huggingface::shipped;
 use windtunnel::scenario::Runtime;
+use windtunnel::scenario::keys::presets::{self, Shared};
 use windtunnel::scenario::keys::{Choice, Key, Kind, TABLES};
 
 use crate::keys::rows;
@@ -14,28 +13,8 @@ use crate::keys::rows;
 const REQUIRED: [(&str, &[&str]); 3] =
     [("", &["runtime", "topology", "model", "mesh", "batch"]), ("topology", &["name"]), ("batch", &["sequence"])];
 
-/// What is taken where a file leaves a key out, and on what grounds.
-struct Taken {
-    framework: &'static str,
-    value: &'static str,
-    source: String,
-}
-
-fn defaults() -> BTreeMap<&'static str, Vec<Taken>> {
-    let mut defaults: BTreeMap<&str, Vec<Taken>> = BTreeMap::new();
-    for line in include_str!("../defaults.tsv").lines().skip(1) {
-        let [framework, key, value, release, place] = line.split('\t').collect::<Vec<_>>()[..] else {
-            panic!("{line}")
-        };
-        // What follows from the job is of no release.
-        let source = if release == "none" { place.to_owned() } else { format!("{release}: {place}") };
-        defaults.entry(key).or_default().push(Taken { framework, value, source });
-    }
-    defaults
-}
-
 /// The value that every framework takes, as JSON, where they agree and it is one.
-fn default(defaults: &[Taken]) -> Option<Value> {
+fn default(defaults: &[Shared]) -> Option<Value> {
     let first = defaults.first()?.value;
     let one = defaults.iter().all(|default| default.value == first) && first != "by size" && !first.contains(" or ");
     let table: toml::Table = format!("v = {first}").parse().ok().filter(|_| one)?;
@@ -43,20 +22,12 @@ fn default(defaults: &[Taken]) -> Option<Value> {
 }
 
 /// What an editor shows of a key.
-fn description(key: &Key, defaults: &[Taken]) -> String {
+fn description(key: &Key, defaults: &[Shared]) -> String {
     let mut text = key.help.to_owned();
     if key.read_by.len() < Runtime::ALL.len() {
         text += &format!("\n\nRead by {}.", key.read_by.join(", "));
     }
-    // Frameworks that take the same on the same grounds are told together.
-    let mut told: Vec<(&str, &str, Vec<&str>)> = vec![];
-    for Taken { framework, value, source } in defaults {
-        match told.iter_mut().find(|(known, grounds, _)| known == value && grounds == source) {
-            Some((_, _, frameworks)) => frameworks.push(framework),
-            None => told.push((value, source, vec![framework])),
-        }
-    }
-    for (value, source, frameworks) in told {
+    for Shared { value, frameworks, source } in defaults {
         text += &format!("\n\nDefault of {}: {value} ({source}).", frameworks.join(", "));
     }
     text
@@ -163,14 +134,13 @@ fn refused(framework: &str) -> Value {
 
 /// The schema.
 pub fn schema() -> Value {
-    let defaults = defaults();
     let mut root = json!({"properties": {}});
     for (of, key) in rows() {
         let path = of.path(key);
-        let known = defaults.get(path.as_str()).map_or(&[][..], Vec::as_slice);
+        let known = presets::shared(&path);
         let mut schema = takes(&path, key.kind);
-        schema["description"] = description(key, known).into();
-        if let Some(value) = default(known) {
+        schema["description"] = description(key, &known).into();
+        if let Some(value) = default(&known) {
             schema["default"] = value;
         }
         put(&mut root, &path, schema);
@@ -199,10 +169,9 @@ pub fn schema() -> Value {
     });
     root["$schema"] = "http://json-schema.org/draft-07/schema#".into();
     root["title"] = "Windtunnel scenario".into();
-    root["description"] =
-        "Which model is trained on which machine, and how. Generated from sim/scenario/keys and tests/defaults.tsv by \
+    root["description"] = "Which model is trained on which machine, and how. Generated from sim/scenario/keys by \
                            UPDATE=1 cargo test schemas."
-            .into();
+        .into();
     root["allOf"] = json!(rules);
     root
 }

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
+use windtunnel::files;
 use zip::ZipArchive;
 
 use super::Release;
@@ -103,7 +103,7 @@ fn download(release: &Release, folder: &Path, stop: &Stop) -> Result<PathBuf, St
     })?;
     let mut command = Command::new(pip[0]);
     command.args(&pip[1..]).args(["download", "--no-deps", "--no-cache-dir", "--only-binary=:all:"]);
-    command.args(["--platform", platform, "--abi", interface]);
+    command.args(["--platform", platform, "--abi", interface]).args(files::is_quiet().then_some("--quiet"));
     if let Some(version) = python.strip_prefix("cp") {
         command.args(["--implementation", "cp", "--python-version", version]);
     }
@@ -124,8 +124,8 @@ fn download(release: &Release, folder: &Path, stop: &Stop) -> Result<PathBuf, St
         return Err(format!("pip could not download {release} ({status}); it says why above"));
     }
     let entries = fs::read_dir(folder).map_err(|why| format!("{}: {why}", folder.display()))?;
-    let mut files = entries.flatten().map(|entry| entry.path());
-    files
+    let mut found = entries.flatten().map(|entry| entry.path());
+    found
         .find(|path| path.extension().is_some_and(|ending| ending == "whl"))
         .ok_or_else(|| "pip said that it downloaded a wheel, and there is none".to_owned())
 }
@@ -174,9 +174,7 @@ fn copied(
     stop: &Stop,
     mut take: impl FnMut(&[u8]) -> std::io::Result<()>,
 ) -> std::io::Result<()> {
-    let style = ProgressStyle::with_template("{msg} {bar:40} {bytes} of {total_bytes}");
-    let bar = ProgressBar::new(size).with_message(what);
-    bar.set_style(style.expect("a template without mistakes"));
+    let bar = files::bar(Some(size), "{msg} {bar:40} {bytes} of {total_bytes}, {eta} left").with_message(what);
     let mut piece = vec![0; 1 << 20];
     loop {
         if stop.asked() {

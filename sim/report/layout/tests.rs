@@ -8,6 +8,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
 use super::{FORMAT, Report};
+use crate::files::page_tests::fresh;
 use crate::scenario::predict::Settings;
 use crate::scenario::{Scenario, predict};
 
@@ -99,16 +100,6 @@ fn page(schema: &Value) -> String {
     );
     write(&mut page, schema, ("", schema), &mut BTreeSet::new());
     page
-}
-
-#[track_caller]
-fn fresh(path: &str, text: &str) {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-    if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(&file, text).expect("docs can be written");
-    }
-    let shown = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(shown == text, "{path} says something else than the structs: UPDATE=1 cargo test --lib report");
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub(super) const FSDP_KEYS: Table = Table {
     instead: &[
         (MEGATRON, "Megatron-Core shards optimizer states: write megatron.distributed_optimizer = true"),
         (ZERO, "what is sharded is zero.stage: remove the table"),
-        (INTERNEVO, "its optimizer states are spread over internevo.zero1 replicas"),
+        (INTERNEVO, "its optimizer states are sharded over internevo.zero1 replicas"),
         (NANOTRON, "write nanotron.zero_stage = 1 to share optimizer states"),
         (XLA, "nothing is wrapped, resharded or prefetched here: the compiler gathers weights; write mesh.fsdp"),
     ],
@@ -33,13 +33,13 @@ pub(super) const FSDP_KEYS: Table = Table {
                 With("modules", "[…]"),
             ]),
             FSDP,
-            "Which modules are units of their own.",
+            "Which modules are FSDP units of their own.",
         ),
         Key::new(
             "reshard_after_forward",
             Other("true, false, or a number of ranks"),
             FSDP,
-            "Whether wrapped blocks are resharded after forward, or on how many ranks.",
+            "Whether wrapped layers are resharded after forward, or over how many ranks.",
         ),
         Key::new("ends", List(&[]), FSDP, "Modules at the model's ends that are units of their own."),
         Key::new(
@@ -60,18 +60,18 @@ pub(super) const FSDP_KEYS: Table = Table {
             FSDP,
             "Whether parameters are resharded after a backward.",
         ),
-        Key::new("override", List(&[]), FSDP, "Another reshard policy for some blocks."),
+        Key::new("override", List(&[]), FSDP, "Another reshard policy for some layers."),
         Key::new(
             "forward_prefetch",
             Count(Some((0, 1 << 16))),
             FSDP,
-            "Blocks each block prefetches explicitly in forward.",
+            "Layers that each layer prefetches explicitly in forward.",
         ),
         Key::new(
             "backward_prefetch",
             Count(Some((0, 1 << 16))),
             FSDP,
-            "Blocks each block prefetches explicitly in backward.",
+            "Layers that each layer prefetches explicitly in backward.",
         ),
         Key::new(
             "shard_dim_1",
@@ -79,9 +79,19 @@ pub(super) const FSDP_KEYS: Table = Table {
             FSDP,
             "Parameters that are sharded on their second dimension, by the ends of their names (`shard_placement_fn`).",
         ),
-        Key::new("reduce_scatter_buffers", Count(Some((1, 1 << 16))), FSDP, "Reduce-scatter inputs in flight."),
-        Key::new("unshard_in_backward", Flag, FSDP, "`set_unshard_in_backward`."),
-        Key::new("cpu_offload", Flag, FSDP, "`CPUOffloadPolicy`."),
+        Key::new(
+            "reduce_scatter_buffers",
+            Count(Some((1, 1 << 16))),
+            FSDP,
+            "Inputs of reduce-scatters that are kept in flight.",
+        ),
+        Key::new("unshard_in_backward", Flag, FSDP, "`set_unshard_in_backward`: whether backward gathers parameters."),
+        Key::new(
+            "cpu_offload",
+            Flag,
+            FSDP,
+            "`CPUOffloadPolicy`: whether shards and optimizer states live in host memory.",
+        ),
     ],
 };
 
@@ -94,14 +104,29 @@ pub(super) const FSDP1_KEYS: Table = Table {
     instead: &[
         (MEGATRON, "Megatron-Core shards optimizer states: write megatron.distributed_optimizer = true"),
         (ZERO, "what is sharded is zero.stage: remove the table"),
-        (INTERNEVO, "its optimizer states are spread over internevo.zero1 replicas"),
+        (INTERNEVO, "its optimizer states are sharded over internevo.zero1 replicas"),
         (NANOTRON, "write nanotron.zero_stage = 1 to share optimizer states"),
         (XLA, "nothing is wrapped here: the compiler gathers weights; write mesh.fsdp"),
     ],
     keys: &[
-        Key::new("use_orig_params", Flag, FSDP1, "`use_orig_params`."),
-        Key::new("backward_prefetch", Choice(&[Word("pre"), Word("post"), Word("none")]), FSDP1, "`BackwardPrefetch`."),
-        Key::new("limit_all_gathers", Flag, FSDP1, "`limit_all_gathers`."),
+        Key::new(
+            "use_orig_params",
+            Flag,
+            FSDP1,
+            "`use_orig_params`: whether the optimizer sees the model's own parameters instead of flat ones.",
+        ),
+        Key::new(
+            "backward_prefetch",
+            Choice(&[Word("pre"), Word("post"), Word("none")]),
+            FSDP1,
+            "`BackwardPrefetch`: when backward gathers the next unit.",
+        ),
+        Key::new(
+            "limit_all_gathers",
+            Flag,
+            FSDP1,
+            "`limit_all_gathers`: whether the host waits until an earlier unit is freed before it gathers another.",
+        ),
         Key::new(
             "always_pads",
             Flag,
@@ -124,8 +149,8 @@ pub(super) const COMPILE_KEYS: Table = Table {
         (XLA, "the whole step is compiled: remove the table"),
     ],
     keys: &[
-        Key::new("blocks", Flag, PYTORCH, "Whether each block is compiled on its own."),
-        Key::new("model", Flag, PYTORCH, "Whether what fully_shard has made of the model is compiled whole."),
+        Key::new("blocks", Flag, PYTORCH, "Whether each layer is compiled on its own."),
+        Key::new("model", Flag, PYTORCH, "Whether the sharded model is compiled whole."),
         Key::new("loss", Flag, PYTORCH, "Whether the loss is compiled."),
     ],
 };
@@ -144,9 +169,24 @@ pub(super) const FLOAT8_KEYS: Table = Table {
         (XLA, "remove the table: fp8 is not simulated on XLA"),
     ],
     keys: &[
-        Key::new("recipe", Choice(&[Word("tensorwise"), Word("rowwise")]), PYTORCH, "`recipe_name`."),
-        Key::new("all_gather", Flag, PYTORCH, "`enable_fsdp_float8_all_gather`."),
-        Key::new("precompute_scale", Flag, PYTORCH, "`precompute_float8_dynamic_scale_for_fsdp`."),
+        Key::new(
+            "recipe",
+            Choice(&[Word("tensorwise"), Word("rowwise")]),
+            PYTORCH,
+            "`recipe_name`: how operands are scaled.",
+        ),
+        Key::new(
+            "all_gather",
+            Flag,
+            PYTORCH,
+            "`enable_fsdp_float8_all_gather`: whether parameters are gathered in float8.",
+        ),
+        Key::new(
+            "precompute_scale",
+            Flag,
+            PYTORCH,
+            "`precompute_float8_dynamic_scale_for_fsdp`: whether all scales are computed once after the step.",
+        ),
     ],
 };
 
@@ -184,7 +224,7 @@ pub(super) const ACTIVATION_CHECKPOINTING_KEYS: Table = Table {
             "around_compiled",
             Flag,
             PYTORCH,
-            "Whether the checkpoint stands around a compiled block, or is compiled with it.",
+            "Whether the checkpoint is around a compiled layer, or is compiled with it.",
         ),
         Key::new(
             "use_reentrant",
@@ -196,13 +236,13 @@ pub(super) const ACTIVATION_CHECKPOINTING_KEYS: Table = Table {
             "around_hooks",
             Flag,
             PYTORCH,
-            "Whether checkpoints stand around sharded layers, whose hooks then run inside them: `checkpoint(layer, x)` in the model's forward.",
+            "Whether checkpoints are around sharded layers, so that FSDP's hooks run inside them.",
         ),
         Key::new(
             "offload",
             Choice(&[Word("default_stream"), Word("own_stream")]),
             PYTORCH,
-            "The stream on which inputs of checkpointed blocks go to the host and come back.",
+            "The stream that copies inputs of checkpointed layers to the host and back.",
         ),
     ],
 };
@@ -240,7 +280,7 @@ pub(super) const ATTENTION_KEYS: Table = Table {
             "deterministic",
             Flag,
             MODULES,
-            "Whether attention's backward adds up in one order (`torch.use_deterministic_algorithms`, `FLASH_ATTENTION_DETERMINISTIC`).",
+            "Whether attention's backward sums in a fixed order (`torch.use_deterministic_algorithms`, `FLASH_ATTENTION_DETERMINISTIC`).",
         ),
         Key::new(
             "alibi_tensor",

@@ -40,7 +40,7 @@ pub(super) const LOSS_KEYS: Table = Table {
             "keep_logits",
             Other("true, false, or \"backward\""),
             PYTORCH,
-            "How long the loop's variable holds the logits.",
+            "How long the training loop's variable holds the logits.",
         ),
         Key::new("inside_model", Flag, PYTORCH, "Whether the model's forward computes the loss."),
         Key::new(
@@ -74,12 +74,12 @@ pub(super) const OPTIMIZER_KEYS: Table = Table {
     keys: &[
         Key::new("name", Text, MODULES, "`adamw`, `adam`, `sgd` or `decoupled_adamw`."),
         Key::new("implementation", Text, MODULES, "`fused`, `foreach` or `for_loop`."),
-        Key::new("weight_decay", Number, MODULES, "Weight decay: zero saves a kernel where it is one of its own."),
+        Key::new("weight_decay", Number, MODULES, "Weight decay. Zero saves a kernel where it is a kernel of its own."),
         Key::new(
             "momentum",
             Number,
             PYTORCH,
-            "SGD's momentum, a state of the size of the parameters unless it is zero.",
+            "SGD's momentum, which is a state of the parameters' size unless it is zero.",
         ),
         Key::new("nesterov", Flag, PYTORCH, "Whether SGD's momentum is Nesterov's."),
         Key::new("amsgrad", Flag, PYTORCH, "Whether Adam keeps the maximum of its second moments, as a third state."),
@@ -90,7 +90,7 @@ pub(super) const OPTIMIZER_KEYS: Table = Table {
             "Whether the optimizer steps copies in fp32 of parameters in a narrower type, and writes them back.",
         ),
         Key::new("capturable", Flag, PYTORCH, "Whether Adam's number of steps is on the device, for a CUDA graph."),
-        Key::new("maximize", Flag, PYTORCH, "Whether the optimizer climbs."),
+        Key::new("maximize", Flag, PYTORCH, "Whether the optimizer maximizes the objective."),
         Key::new(
             "step_on_device",
             Flag,
@@ -108,7 +108,7 @@ pub(super) const OPTIMIZER_KEYS: Table = Table {
             "in_backward",
             Flag,
             PYTORCH,
-            "Whether each parameter is stepped in backward, as soon as its gradient is there.",
+            "Whether each parameter is stepped in backward, as soon as its gradient is ready.",
         ),
     ],
 };
@@ -160,7 +160,7 @@ pub(super) const FRAMEWORK_KEYS: Table = Table {
             "release",
             Text,
             MODULES,
-            "Whose training code it is, in which release, such as `torchtitan 0.2.2`: keys that the file leaves out are as there.",
+            "The training code and its release, such as `torchtitan 0.2.2`. It sets the keys that the file leaves out.",
         ),
         Key::new("fused_rms_norm", Flag, MODULES, "Whether RMSNorm is one kernel (2.6: composed of pointwise ones)."),
         Key::new("cublas", Text, CUDA, "Release of cuBLAS, `major.minor`, where it is not the profile's."),
@@ -218,19 +218,19 @@ pub(super) const FRAMEWORK_KEYS: Table = Table {
             "linears",
             Choice(&[Word("torch"), Word("transformer_engine_fp8")]),
             PYTORCH,
-            "What multiplies in linears.",
+            "Which library multiplies in linears.",
         ),
         Key::new(
             "context_parallel_rotate_method",
             Choice(&[Word("allgather"), Word("alltoall")]),
             PYTORCH,
-            "How ranks that share a sequence get each other's keys and values.",
+            "How context-parallel ranks exchange keys and values.",
         ),
         Key::new(
             "context_parallel_load_balancer",
             Choice(&[Word("headtail"), Word("none")]),
             PYTORCH,
-            "Which parts of a sequence the ranks that share it have.",
+            "Which parts of a sequence each context-parallel rank gets.",
         ),
     ],
 };

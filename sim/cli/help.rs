@@ -1,0 +1,182 @@
+//! What `--help` ends with: examples of each command, and its exit codes.
+//!
+//! `docs/exit-codes.md` explains the codes. To add a command: its examples here, which a test parses, and the codes that it alone has.
+
+/// Examples, then codes: those of the command's own before 2 and after it, and those that every command has.
+macro_rules! help {
+    ($examples:literal) => {
+        help!($examples, "    0  it went well")
+    };
+    ($examples:literal, $codes:literal) => {
+        help!($examples, $codes, "")
+    };
+    ($examples:literal, $codes:literal, $more:literal) => {
+        concat!(
+            "Examples:\n",
+            $examples,
+            "\n\nExit codes:\n",
+            $codes,
+            "\n    2  a wrong argument or file, or an output that cannot be written\n",
+            $more,
+            "  101  a bug of windtunnel",
+            "\n  130  interrupted; files are as they were",
+            "\n  141  the reader of standard output has gone away"
+        )
+    };
+}
+
+pub const WINDTUNNEL: &str = help!(
+    "  windtunnel run scenarios/llama3.1-8b-fsdp2-8xh100.toml       does it fit, and how fast is it?
+  windtunnel ceiling scenarios/llama3.1-8b-fsdp2-8xh100.toml   how long may a sequence be?
+  windtunnel explain batch                                     which keys does a scenario have?",
+    "    0  it went well
+    1  the answer is no, such as a plan that does not fit or a threshold that is broken",
+    "    3  a program, a compiler or a device is missing
+"
+);
+
+pub const RUN: &str = help!(
+    "  windtunnel run scenarios/llama3.1-8b-fsdp2-8xh100.toml
+  windtunnel run my.toml --fail-if-oom --json report.json
+  windtunnel run my.toml --trace step.json",
+    "    0  the prediction was made
+    1  with --fail-if-oom: the plan does not fit, or whether it fits is unknown"
+);
+
+pub const CEILING: &str = help!(
+    "  windtunnel ceiling scenarios/llama3.1-8b-long-context-8xh200.toml
+  windtunnel ceiling my.toml --compare recompute
+  windtunnel ceiling my.toml --max 65536 --html ceiling.html",
+    "    0  the answer was found",
+    "    3  with --compile-check: windtunnel-calibrate or its compiler is missing
+"
+);
+
+pub const COMPARE: &str = help!(
+    "  windtunnel compare a.toml b.toml
+  windtunnel compare tests/receipts/public.jsonl#tt-llama31-8b-h100x8-fsdp my.toml --json -",
+    "    0  the answer was found
+    1  a receipt maps to no scenario"
+);
+
+pub const CHECK: &str = help!(
+    "  windtunnel check tests/receipts/public.jsonl --lane cuda-fsdp2 --hardware H100
+  windtunnel check my.toml --fail-above step_time.median=8%,reserved.median=5%
+  windtunnel check tests/receipts/public.jsonl --row tt-llama31-8b-h100x8-fsdp",
+    "    0  every file was read, and every threshold holds
+    1  a threshold is broken, or the row of --row maps to no scenario"
+);
+
+pub const RECEIPT: &str = help!(
+    "  windtunnel receipt to-scenario tt-llama31-8b-h100x8-fsdp --to my.toml
+  windtunnel receipt defaults torchtitan",
+    "    0  it went well
+    1  the receipt maps to no scenario"
+);
+
+pub const TO_SCENARIO: &str = help!(
+    "  windtunnel receipt to-scenario tt-llama31-8b-h100x8-fsdp
+  windtunnel receipt to-scenario run-17 --from our-runs.jsonl --to run-17.toml",
+    "    0  it went well
+    1  the receipt maps to no scenario, or to one that is refused"
+);
+
+pub const DEFAULTS: &str = help!(
+    "  windtunnel receipt defaults
+  windtunnel receipt defaults torchtitan"
+);
+
+pub const SHOW: &str = help!(
+    "  windtunnel show model scenarios/llama3.1-8b-fsdp2-8xh100.toml
+  windtunnel show schedule Interleaved1F1B --stages 4 --virtual 2 --microbatches 8
+  windtunnel show schema scenario"
+);
+
+pub const SHOW_STAGE: &str = help!(
+    "  windtunnel show plan scenarios/llama3.1-70b-fsdp2-256xh100.toml
+  windtunnel show memory scenarios/llama3.1-8b-fsdp2-8xh100.toml
+  windtunnel show program scenarios/gpt3-175b-megatron-1024xa100.toml --stage 0"
+);
+
+pub const SHOW_SCHEDULE: &str = help!(
+    "  windtunnel show schedule
+  windtunnel show schedule 1F1B --stages 4 --microbatches 8
+  windtunnel show schedule ZBVZeroBubble --stages 4 --virtual 2 --microbatches 8 --csv"
+);
+
+pub const SHOW_SCHEMA: &str = help!(
+    "  windtunnel show schema scenario
+  windtunnel show schema report"
+);
+
+pub const TOPOLOGY: &str = help!(
+    "  windtunnel topology list
+  windtunnel topology show h100-sxm-80gb --nodes 4
+  windtunnel topology show tpu-v6e --slice 4x4"
+);
+
+pub const PROFILE: &str = help!(
+    "  windtunnel profile list
+  windtunnel profile show h100-sxm-80gb
+  windtunnel profile compare h100-sxm-80gb h200-sxm-141gb"
+);
+
+pub const PROFILE_MERGE: &str = help!("  windtunnel profile merge h100-sxm-80gb measured.toml --out my-h100.toml");
+
+pub const EXPLAIN: &str = help!(
+    "  windtunnel explain zero                         the keys of a table
+  windtunnel explain fsdp.reshard_after_forward   a key
+  windtunnel explain experts-fp8-width            a refusal"
+);
+
+pub const COMPLETIONS: &str = help!(
+    "  windtunnel completions bash > ~/.local/share/bash-completion/completions/windtunnel
+  windtunnel completions fish > ~/.config/fish/completions/windtunnel.fish"
+);
+
+pub const MAN: &str = help!(
+    "  windtunnel man show memory | man -l -
+  windtunnel man --out ~/.local/share/man/man1"
+);
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::super::Cli;
+
+    /// Every command with subcommands within it, but those that another binary answers.
+    fn commands(command: &clap::Command, all: &mut Vec<clap::Command>) {
+        all.push(command.clone());
+        let own = command.get_subcommands().filter(|sub| !sub.is_disable_help_flag_set() && sub.get_name() != "help");
+        own.for_each(|sub| commands(sub, all));
+    }
+
+    #[test]
+    fn every_command_has_one_to_three_examples_that_can_be_parsed_and_its_exit_codes() {
+        let mut whole = Cli::command();
+        whole.build();
+        let mut all = vec![];
+        commands(&whole, &mut all);
+        assert!(all.len() > 20, "{}", all.len());
+        for command in all {
+            let name = command.get_bin_name().unwrap_or_default().to_owned();
+            let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let examples: Vec<&str> = text
+                .lines()
+                .filter_map(|line| line.strip_prefix("  "))
+                .filter(|l| l.starts_with("windtunnel "))
+                .collect();
+            assert!((1..=3).contains(&examples.len()), "{name}: {} examples", examples.len());
+            assert!(text.contains("\n\nExit codes:\n    0  "), "{name} says no exit codes");
+            for example in examples {
+                // What stands behind several spaces explains the line.
+                let line = example.split("   ").next().unwrap_or_default().split([' ']);
+                let words: Vec<&str> = line.take_while(|word| !matches!(*word, "|" | ">")).collect();
+                if let Err(why) = Cli::try_parse_from(&words) {
+                    panic!("{name}: {example}: {why}");
+                }
+            }
+        }
+    }
+}
