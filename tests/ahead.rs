@@ -142,11 +142,11 @@ fn what_has_no_rules_beside_a_module_is_refused_by_name() {
         ),
         (
             scenario("mtp_num_layers = 1\nrecompute = { uniform = 2 }"),
-            "multi-token prediction beside several blocks run again as one",
+            "multi-token prediction with several layers recomputed as one",
         ),
         (
             beside("mtp_num_layers = 2", "[1, 1, 1, 1]"),
-            "multi-token prediction by several modules beside exchanges of another micro-batch",
+            "multi-token prediction by several modules with exchanges overlapped with another micro-batch",
         ),
         (
             beside("mtp_num_layers = 1\nfp8 = \"delayed\"", "[1, 1, 1, 1]"),

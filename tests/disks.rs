@@ -142,7 +142,7 @@ fn what_disks_have_no_rules_for_is_refused_with_what_to_write() {
                 "stage = 2",
                 "stage = 3\noffload_optimizer = { device = \"nvme\", nvme_path = \"/local_nvme\", ratio = 0.5 }",
             ),
-            "groups stepped on the device beside groups on disks",
+            "groups stepped on the device with other groups on disks",
             "remove the key",
         ),
         (

@@ -11,10 +11,10 @@ fn batch(keys: &str) -> String {
 #[test]
 fn the_report_shows_the_global_batch_and_the_tokens_of_a_step() {
     for (text, line) in [
-        (TINY.to_owned(), "  batch         8 sequences of 128 tokens = 1,024 tokens a step (global)"),
+        (TINY.to_owned(), "  batch         8 sequences of 128 tokens, 1,024 tokens a step (global)"),
         (
             batch("micro = 2\naccumulation = 4"),
-            "  batch         16 sequences of 128 tokens = 2,048 tokens a step (global)",
+            "  batch         16 sequences of 128 tokens, 2,048 tokens a step (global)",
         ),
     ] {
         let report = windtunnel::report::text::report(&make::parse(&text), &make::fly(&text), Default::default());

@@ -214,7 +214,7 @@ fn a_plan_that_does_not_fit_is_an_answer() {
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0));
     let answer = make::fly(TOO_LARGE);
-    let missing = format!("NO: wants {:.2} GiB per device", answer.memory.wanted.gib());
+    let missing = format!("It wants {:.2} GiB and has ", answer.memory.wanted.gib());
     assert!(said.contains(&missing), "{said}");
     assert!(said.contains(&format!("{:.2} GiB too much", answer.memory.shortfall().gib())), "{said}");
     assert!(answer.memory.shortfall() > Bytes(0));

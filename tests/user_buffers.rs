@@ -275,7 +275,7 @@ fn how_user_buffers_are_configured_is_told_where_it_means_nothing_or_is_not_know
     for key in ["tp_comm_proj_fprop", "tp_comm_fc2_fprop"] {
         let said = refused(&format!("{key} = \"ring_exchange\""));
         assert!(
-            said.contains(&format!("{key} is about exchanges beside matmuls")) && said.contains("my.toml:"),
+            said.contains(&format!("{key} is about exchanges that overlap with matmuls")) && said.contains("my.toml:"),
             "{said}"
         );
         let said = refused(&format!("{ON}\n{key} = {{ pipeline = 17 }}"));

@@ -1,7 +1,7 @@
 //! The report a person reads: the verdict first, then the figures, what would change them, where they come from, and how far to
 //! trust them.
 //!
-//! [`page`] knows how wide the page is and whether it has colour; [`verdict`] says what to do; [`figures`], [`advice`], [`memory`],
+//! [`page`] knows how wide the page is and whether it has colour; [`figures`], [`advice`], [`memory`],
 //! [`time`] and [`sure`] write a section each.
 
 mod advice;
@@ -10,7 +10,6 @@ mod memory;
 mod page;
 mod sure;
 mod time;
-mod verdict;
 
 pub(crate) use super::format::gib;
 pub use super::format::table;
@@ -20,7 +19,7 @@ use std::fmt;
 
 pub(super) use page::Page;
 
-use super::{pipeline, start_up};
+use super::{pipeline, start_up, verdict};
 use crate::scenario::Prediction;
 use crate::scenario::Scenario;
 use crate::scenario::advice::Advice;
@@ -65,7 +64,7 @@ pub fn report(scenario: &Scenario, answer: &Prediction, detail: Detail<'_>) -> S
 
 fn write(page: &mut Page, scenario: &Scenario, answer: &Prediction, detail: Detail<'_>) -> fmt::Result {
     page.title(&scenario.description)?;
-    verdict::verdict(page, answer)?;
+    page.verdict(&verdict::verdict(answer))?;
     figures::figures(page, scenario, answer, detail.all_conventions)?;
     advice::fitting(page, answer)?;
     if let Some(table) = pipeline::text(scenario, answer, page.width()) {

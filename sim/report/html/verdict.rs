@@ -5,9 +5,10 @@ use maud::{Markup, html};
 use crate::report::format::gib;
 use crate::report::layout::Report;
 use crate::report::page::{self, Tile, figure};
-use crate::scenario::predict::{DeviceMemory, Host, Verdict};
+use crate::report::verdict::{Mood, Verdict, verdict};
+use crate::scenario::predict::Host;
 use crate::scenario::{Prediction, Scenario};
-use crate::units::{Bytes, thousands};
+use crate::units::thousands;
 
 /// What is predicted, in a line.
 pub(super) fn subject(scenario: &Scenario) -> String {
@@ -27,52 +28,13 @@ pub(super) fn subject(scenario: &Scenario) -> String {
 
 /// The verdict in a sentence or two.
 pub(super) fn sentence(answer: &Prediction) -> Markup {
-    let memory = &answer.memory;
-    let class = match memory.verdict() {
-        Verdict::Yes => "yes",
-        Verdict::Perhaps | Verdict::Unknown | Verdict::Hardly => "perhaps",
-        Verdict::No => "no",
+    let Verdict { mood, first, rest } = verdict(answer);
+    let class = match mood {
+        Mood::Good => "yes",
+        Mood::Doubtful => "perhaps",
+        Mood::Bad => "no",
     };
-    let takes = if memory.refused() { "If it ran, a step would take" } else { "A step takes" };
-    html! {
-        p class={ "verdict " (class) } {
-            strong { (fits(memory)) } " " (takes) " " (answer.step) ", bound by " (answer.bound()) "."
-        }
-    }
-}
-
-/// Whether the plan fits, with what there is to spare or what is missing.
-fn fits(memory: &DeviceMemory) -> String {
-    let spare = memory.capacity.saturating_sub(memory.device_total());
-    match (memory.verdict(), memory.host) {
-        (Verdict::Yes, _) => format!("It fits, with {} to spare on each device.", gib(spare)),
-        (Verdict::Perhaps, Some(host)) if !host.suffices_beyond_doubt() => format!(
-            "It perhaps fits: the ranks of a node take {} of {} of host memory, and their processes take more.",
-            gib(host.wanted()),
-            has(host)
-        ),
-        (Verdict::Perhaps, _) => {
-            format!("It perhaps fits, with {} to spare on each device: {}.", gib(spare), memory.doubtful)
-        }
-        (Verdict::Unknown, host) => format!(
-            "Whether it fits is unknown: the topology does not say how much host memory a node has. The ranks of a node take {}.",
-            gib(host.map_or(Bytes(0), |host| host.wanted()))
-        ),
-        (Verdict::Hardly, _) => {
-            format!("It does not fit, but may: each device lacks {}, and {}.", gib(memory.shortfall()), memory.doubtful)
-        }
-        (Verdict::No, Some(host)) if memory.on_device => format!(
-            "It does not fit: the ranks of a node take {} of host memory, and the node has {}.",
-            gib(host.wanted()),
-            has(host)
-        ),
-        (Verdict::No, _) => format!(
-            "It does not fit: each device lacks {}. It would have to hold {}, and has {}.",
-            gib(memory.shortfall()),
-            gib(memory.wanted),
-            gib(memory.capacity)
-        ),
-    }
+    html! { p class={ "verdict " (class) } { strong { (first) } " " (rest) } }
 }
 
 fn has(host: Host) -> String {

@@ -4,23 +4,14 @@ use std::fmt::{self, Write};
 
 use anstyle::{AnsiColor, Style};
 
+use super::super::verdict::{Mood, Verdict};
+
 /// Columns where nobody says otherwise: a file, a pipe, a script.
 pub const WIDTH: usize = 100;
 /// The narrowest page that tables are made for.
 const NARROWEST: usize = 60;
 /// Columns before what a label is about.
 const INDENT: usize = 16;
-
-/// What a verdict is printed in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mood {
-    /// All is well.
-    Good,
-    /// It may be.
-    Doubtful,
-    /// It is not.
-    Bad,
-}
 
 /// A page that is being written.
 pub(in super::super) struct Page {
@@ -59,8 +50,9 @@ impl Page {
         writeln!(self.text, "\n{heading}")
     }
 
-    /// A paragraph whose first words say it all.
-    pub(super) fn paragraph(&mut self, mood: Mood, first: &str, rest: &str) -> fmt::Result {
+    /// The verdict, its first sentence in a colour.
+    pub(super) fn verdict(&mut self, verdict: &Verdict) -> fmt::Result {
+        let Verdict { mood, first, rest } = verdict;
         let colour = match mood {
             Mood::Good => AnsiColor::Green,
             Mood::Doubtful => AnsiColor::Yellow,
@@ -69,7 +61,7 @@ impl Page {
         let wrapped = textwrap::fill(&format!("{first} {rest}"), self.options("", ""));
         // Words are coloured when lines are known: codes take no columns.
         let style = Style::new().bold().fg_color(Some(colour.into()));
-        let painted = match wrapped.strip_prefix(first) {
+        let painted = match wrapped.strip_prefix(first.as_str()) {
             Some(rest) => self.styled(style, first) + rest,
             None => wrapped,
         };

@@ -1,17 +1,35 @@
 //! The verdict, in a sentence or two: whether the plan runs, with how much to spare, how long a step takes, and what bounds it.
 
-use std::fmt;
-
-use super::super::format::{gib, percent};
-use super::page::{Mood, Page};
+use super::format::{gib, percent};
 use crate::scenario::Prediction;
-use crate::scenario::predict::{DeviceMemory, Host, Part, Verdict};
+use crate::scenario::predict::{DeviceMemory, Host, Part, Verdict as Fits};
 
-pub(super) fn verdict(page: &mut Page, answer: &Prediction) -> fmt::Result {
+/// How good a verdict is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mood {
+    /// All is well.
+    Good,
+    /// It may be.
+    Doubtful,
+    /// It is not.
+    Bad,
+}
+
+/// A verdict.
+pub(super) struct Verdict {
+    pub(super) mood: Mood,
+    /// The sentence that says it all.
+    pub(super) first: String,
+    /// What it rests on, and how long a step takes.
+    pub(super) rest: String,
+}
+
+/// The verdict on a plan.
+pub(super) fn verdict(answer: &Prediction) -> Verdict {
     let (mood, first, why) = fits(&answer.memory);
     let step = step(answer);
     let rest = if why.is_empty() { step } else { format!("{why} {step}") };
-    page.paragraph(mood, &first, &rest)
+    Verdict { mood, first, rest }
 }
 
 /// Whether it fits, and what decides that.
@@ -20,8 +38,8 @@ fn fits(memory: &DeviceMemory) -> (Mood, String, String) {
     let (total, has) = (gib(memory.device_total()), gib(memory.capacity));
     let device = format!("The device has room: {total} of {has}.");
     match (memory.verdict(), memory.host) {
-        (Verdict::Yes, _) => (Mood::Good, format!("Fits, with {free} to spare on each device."), String::new()),
-        (Verdict::Perhaps, Some(host)) if !host.suffices_beyond_doubt() => {
+        (Fits::Yes, _) => (Mood::Good, format!("Fits, with {free} to spare on each device."), String::new()),
+        (Fits::Perhaps, Some(host)) if !host.suffices_beyond_doubt() => {
             let (wants, besides) = (gib(host.wanted()), gib(host.doubt()));
             let has = host.capacity.map_or_else(|| "an unstated amount".to_owned(), gib);
             let why = format!(
@@ -29,16 +47,16 @@ fn fits(memory: &DeviceMemory) -> (Mood, String, String) {
             );
             (Mood::Doubtful, "Probably fits.".to_owned(), why)
         }
-        (Verdict::Perhaps, _) => {
+        (Fits::Perhaps, _) => {
             let first = format!("Probably fits, with {free} to spare on each device.");
             (Mood::Doubtful, first, sentence(&memory.doubtful))
         }
-        (Verdict::Unknown, host) => {
+        (Fits::Unknown, host) => {
             let wants = host.map_or_else(String::new, |host| gib(host.wanted()));
             let why = format!("A node's ranks take {wants} of host memory, and the topology states none. {device}");
             (Mood::Doubtful, "Whether it fits is unknown.".to_owned(), why)
         }
-        (Verdict::No, Some(host)) if host.lacks() == Some(true) => lacking_host(host, &device),
+        (Fits::No, Some(host)) if host.lacks() == Some(true) => lacking_host(host, &device),
         (_, _) => {
             let (wants, missing) = (gib(memory.wanted), gib(memory.shortfall()));
             let first = format!("Does not fit: {missing} too much for each device.");
@@ -61,10 +79,11 @@ fn lacking_host(host: Host, device: &str) -> (Mood, String, String) {
 /// How long a step takes, what it consists of, and the parts that count most.
 fn step(answer: &Prediction) -> String {
     let split = answer.breakdown;
-    let mut kinds = vec![
+    let waits = if answer.classes.len() > 1 { "waiting for other ranks" } else { "waiting for events" };
+    let mut kinds = [
         ("compute", split.compute),
         ("exposed communication", split.exposed_communication),
-        ("waiting for other ranks", split.bubble + split.waiting),
+        (waits, split.bubble + split.waiting),
         ("waiting for the host", split.host_bound),
     ];
     kinds.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
