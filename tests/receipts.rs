@@ -330,7 +330,7 @@ fn a_scenario_with_what_it_measured_is_a_receipt_of_ones_own() {
     // A bound on what was not measured is broken: nothing was checked.
     let (code, text) = check("own-none", "step_time = \"1 s\"".to_owned(), "reserved.median=3%");
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("reserved.median is unknown"), "{text}");
+    assert!(text.contains("reserved.median of all receipts is unknown"), "{text}");
 }
 
 #[test]

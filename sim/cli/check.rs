@@ -92,7 +92,7 @@ pub fn run(args: &Args) -> Outcome {
     let broken = thresholds.map(|thresholds| threshold::broken(&thresholds, &groups)).unwrap_or_default();
     let mut report = text::report(&outcome, &groups);
     if !broken.is_empty() {
-        report += &format!("\nThresholds that do not hold\n{}", text::broken(&broken));
+        report += &format!("\nBounds that are exceeded\n{}", text::broken(&broken, &outcome));
     }
     written.report(&report)?;
     if outcome.panicked() {

@@ -129,7 +129,7 @@ fn a_size_that_is_not_sold_is_refused_with_those_that_are() {
 fn a_wrong_file_is_answered_with_the_place() {
     assert_eq!(
         altered("a100-sxm-80gb", "nics = { value = 8, source = \"selene\" }", "nics = { value = 8 }"),
-        "missing field `source`\n  --> my.toml:40:8\n40 | nics = { value = 8 }\n   |        ^"
+        "missing field `source`\n  --> my.toml:41:8\n41 | nics = { value = 8 }\n   |        ^"
     );
     assert!(altered("a100-sxm-80gb", "cores = {", "kores = {").starts_with("unknown field `kores`, expected one of"));
     assert!(

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::case::{Case, Judged};
+use super::case::{Case, Judged, Pair};
 use super::check::Outcome;
 use super::map::Reason;
 use super::summary::{ALL, Errors, Group, worst};
@@ -153,8 +153,8 @@ fn reasons(out: &mut String, outcome: &Outcome) {
     }
 }
 
-/// Bounds that do not hold.
-pub fn broken(broken: &[Broken]) -> String {
+/// Bounds that do not hold, each with the receipt that is furthest off where one alone breaks it.
+pub fn broken(broken: &[Broken], outcome: &Outcome) -> String {
     let mut out = String::new();
     for b in broken {
         let counted = b.figure.starts_with("out_of_memory");
@@ -168,9 +168,31 @@ pub fn broken(broken: &[Broken]) -> String {
             Some(value) => format!("is {}, and {bound} {} is allowed", shown(value), shown(b.bound)),
             None => "is unknown: no receipt has it".to_owned(),
         };
-        let _ = writeln!(out, "{} of {whose} {verdict}", b.figure);
+        let furthest = furthest(b, outcome).map_or_else(String::new, |receipt| format!(": {receipt}"));
+        let _ = writeln!(out, "{} of {whose} {verdict}{furthest}", b.figure);
     }
     out
+}
+
+/// The receipt that a bound on the largest error is broken by, with both figures.
+fn furthest(broken: &Broken, outcome: &Outcome) -> Option<String> {
+    let pair: fn(&Judged) -> Option<Pair> = match broken.figure {
+        "step_time.max" => |row| row.step,
+        "reserved.max" => |row| row.reserved,
+        "allocated.max" => |row| row.allocated,
+        "memory.max" => |row| row.unstated,
+        _ => return None,
+    };
+    let among = |row: &&Judged| {
+        (broken.lane == ALL || broken.lane == row.lane) && (broken.hardware == ALL || broken.hardware == row.hardware)
+    };
+    let rows = outcome.judged.iter().filter(among).filter_map(|row| Some((row, pair(row)?)));
+    let (row, pair) = rows.max_by(|a, b| a.1.error().abs().total_cmp(&b.1.error().abs()))?;
+    let shown = |value: f64| match broken.figure {
+        "step_time.max" => format!("{value:.3} s"),
+        _ => format!("{:.2} GiB", value / f64::from(1 << 30)),
+    };
+    Some(format!("{} is predicted at {}, measured at {}", row.id, shown(pair.predicted), shown(pair.measured)))
 }
 
 /// One receipt: what was assumed, and each figure beside its measurement.

@@ -24,6 +24,16 @@ fn write(out: &mut String, scenario: &Scenario, ceiling: &Ceiling) -> fmt::Resul
     for (name, line) in answer(ceiling) {
         writeln!(out, "  {name:13} {line}")?;
     }
+    let top = ceiling.top().map_or(0, |top| top.sequence);
+    if let Some(positions) = scenario.job.model().context.filter(|&positions| top > positions) {
+        let positions = thousands(positions);
+        let model = &scenario.job.model().name;
+        writeln!(
+            out,
+            "  {:13} {model} is made for {positions} positions: longer sequences need its RoPE scaled",
+            "note"
+        )?;
+    }
     if let Some((header, rows)) = binding(ceiling) {
         let header: Vec<&str> = header.iter().map(String::as_str).collect();
         writeln!(out, "\n{}\n{}", binding_title(ceiling), table(&header, rows, 1))?;

@@ -82,7 +82,8 @@ fn a_page_loads_nothing_and_says_all_without_its_script() {
         }
         let fits = if answer.memory.refused() { "Does not fit: " } else { "Fits, with " };
         assert!(markup.contains(fits), "{name}");
-        assert!(markup.contains(&format!("A step takes {}: ", answer.step)), "{name}");
+        let takes = if answer.memory.refused() { "would take" } else { "takes" };
+        assert!(markup.contains(&format!("A step {takes} {}: ", answer.step)), "{name}");
         assert!(markup.matches("<path class=\"k").count() > 100, "{name} has no timeline");
         assert!(markup.contains("id=\"memory-title\""), "{name} has no curve of memory");
         assert!(!page.contains("NaN") && !page.contains("inf%"), "{name}: a coordinate is no number");

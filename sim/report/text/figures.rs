@@ -5,6 +5,7 @@ use std::fmt;
 use super::super::format::gib;
 use super::super::pipeline;
 use super::page::Page;
+use crate::hardware::Topology;
 use crate::runtime::megatron::Mesh;
 use crate::runtime::{Parts, Plan, train};
 use crate::scenario::predict::Host;
@@ -32,6 +33,9 @@ pub(super) fn figures(page: &mut Page, scenario: &Scenario, answer: &Prediction,
         page.line("bubble", &format!("{:.1} % {of}", 100.0 * pipeline::bubble(scenario, answer)))?;
     }
     page.line("run", &run(scenario))?;
+    if let Some(network) = network(&scenario.topology) {
+        page.line("network", &network)?;
+    }
     without_effect(page, scenario, answer)
 }
 
@@ -76,6 +80,17 @@ fn memory(page: &mut Page, answer: &Prediction) -> fmt::Result {
     Ok(())
 }
 
+/// What a chip has to other nodes, beside what the shipped machine has if that is another figure; nothing on one node.
+fn network(topology: &Topology) -> Option<String> {
+    let outermost = |topology: &Topology| topology.fabric.get(topology.level_of(topology.chips(), 1)).cloned();
+    let level = outermost(topology).filter(|_| topology.nodes > 1 && topology.axes().is_none())?;
+    let shipped = Topology::shipped(&topology.profile)
+        .and_then(|shipped| shipped.fabric.into_iter().find(|other| other.name == level.name));
+    let other = shipped.filter(|shipped| shipped.bandwidth != level.bandwidth);
+    let other = other.map_or_else(String::new, |shipped| format!("; the shipped machine has {}", shipped.bandwidth));
+    Some(format!("{} per chip to other nodes ({}){other}", level.bandwidth, level.name))
+}
+
 /// What runs where, in a line.
 fn run(scenario: &Scenario) -> String {
     let (job, topology) = (&scenario.job, &scenario.topology);
@@ -83,7 +98,7 @@ fn run(scenario: &Scenario) -> String {
     let es = if micro_batches == 1 { "" } else { "es" };
     let size = format!("{} tokens × {} per {} × {micro_batches} micro-batch{es}", job.seq(), job.batch(), whose(job));
     let (runtime, model, chips) = (scenario.runtime.lane(), job.model(), topology.chips());
-    format!("{runtime} · {model} · {chips} × {} · {}{size}", topology.chip.name, mesh(job))
+    format!("{runtime} · {model} · {chips} × {} · {}{}{size}", topology.chip.name, mesh(job), replicas(job))
 }
 
 /// What the files say and this plan does not read, with why: keys of the scenario, and numbers of the machine.
@@ -126,6 +141,13 @@ fn mesh(job: &Plan) -> String {
     };
     let of_stages = || job.train().and_then(stages);
     job.split().map(|job| axes(job.mesh)).or_else(of_stages).unwrap_or_default()
+}
+
+/// Replicas of PyTorch's sharded groups, where there are several.
+fn replicas(job: &Plan) -> String {
+    let several = job.train().filter(|job| job.fsdp.replicate > 1);
+    several
+        .map_or_else(String::new, |job| format!("dp_replicate {} × dp_shard {} · ", job.fsdp.replicate, job.fsdp.shard))
 }
 
 /// What the bubble is a share of; nothing without a pipeline.
