@@ -5,8 +5,6 @@ use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use windtunnel::files::{self, Output};
 
@@ -39,8 +37,6 @@ impl Journal {
         let name = path.display();
         Self::try_out(path)?;
         let io = |why: std::io::Error| Refused::Input(format!("{name}: {why}"));
-        // A file that grows beyond its limit is an error of the write, not the end of the program.
-        signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false))).map_err(io)?;
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(io)?;
         // Some file systems have no locks; there nobody is kept out.
         if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {

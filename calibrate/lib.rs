@@ -91,6 +91,7 @@ enum Source {
 
 /// The command; what it ends with is the program's exit code.
 pub fn run() -> ExitCode {
+    windtunnel::files::take_size_limits_as_errors();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(said) if said.use_stderr() => {

@@ -108,6 +108,7 @@ type Outcome = Result<ExitCode, Failure>;
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
+    files::take_size_limits_as_errors();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(said) => return said_by_clap(&said),

@@ -9,6 +9,6 @@ mod terminal;
 pub(crate) mod page_tests;
 
 pub use input::{LONGEST, all, bytes, text};
-pub use output::{Output, WriteError};
+pub use output::{Output, WriteError, take_size_limits_as_errors};
 pub use progress::{bar, be_quiet, is_quiet, note, spinner};
 pub use terminal::{complain, one_line, plain, print, print_json};

@@ -27,10 +27,15 @@ fn a_report_that_a_full_disk_does_not_take_is_no_success() {
     for arguments in
         ["run scenario.toml", "run scenario.toml --json -", "show plan scenario.toml", "topology list", "--help"]
     {
-        let output = shell(&folder, &format!("\"$0\" {arguments} > /dev/full"));
-        assert_eq!(output.status.code(), Some(2), "{arguments}");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("cannot write to standard output: No space left"), "{arguments}: {said}");
+        for (line, why) in
+            [("\"$0\" {} > /dev/full", "No space left"), ("ulimit -f 0; \"$0\" {} > out", "File too large")]
+        {
+            let output = shell(&folder, &line.replace("{}", arguments));
+            assert_eq!(output.status.code(), Some(2), "{arguments}");
+            let said = String::from_utf8_lossy(&output.stderr);
+            let expected = format!("cannot write to standard output: {why}");
+            assert!(said.contains(&expected), "{arguments}: {said}");
+        }
     }
 }
 

@@ -6,7 +6,8 @@
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
 use tempfile::NamedTempFile;
@@ -235,15 +236,21 @@ impl Drop for Claim {
     }
 }
 
+/// From here on a file that grows beyond the limit on its size is an error of the write, not the end of the program. To be
+/// called once, at the start.
+pub fn take_size_limits_as_errors() {
+    // It fails where there is no such signal, and then nothing ends the program.
+    #[cfg(unix)]
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::<AtomicBool>::default());
+}
+
 /// Ends the program as an interrupt does, after it has removed what was half-written.
 #[cfg(unix)]
 fn remove_when_interrupted() {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ};
-    let asked = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ];
-    let Ok(mut signals) = signal_hook::iterator::Signals::new(asked) else { return };
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+    let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]) else { return };
     std::thread::spawn(move || {
-        // A file that grows beyond its limit is an error of the write.
-        for signal in signals.forever().filter(|&signal| signal != SIGXFSZ) {
+        for signal in signals.forever() {
             // Held to the end: nothing is put in its place any more.
             let parts = parts();
             for part in parts.iter() {
