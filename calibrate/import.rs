@@ -17,6 +17,7 @@ mod deepep;
 mod event;
 mod host;
 mod imported;
+mod kernels;
 mod matmul;
 mod memory;
 pub(crate) mod nccl_tests;
@@ -139,7 +140,7 @@ fn report_on(report: &mut String, name: &str, residuals: &[Residual]) {
 fn head(chip: &ChipSpec) -> String {
     format!(
         "# {summary}\n# Written by `windtunnel-calibrate import published`; do not edit, run it again.\n\
-         # Nothing here was measured by this project: every section names its source and the error to expect.\n\n\
+         # Every section names its source and the error to expect; what this project measured is marked \"measured\".\n\n\
          format = 1\nname = \"{name}\"\nsummary = \"{summary}\"\n\n\
          [machine]\nchip = \"{chip}\"\nprocessors = {sms}\nmemory_bandwidth = \"{bw} GB/s\"\nmemory = \"{memory}\"\n\
          power_limit = \"{power} W\"\nclock = \"{clock} MHz\"\nsoftware = \"{software}\"\nsource = \"{source}\"\n",

@@ -42,7 +42,7 @@ pub use host::Overheads;
 pub use profile::{Profile, ProfileError};
 pub use table::Shape;
 
-use crate::program::{Collective, Comm, DType, Dispatch, Kernel, MatmulLayout, Work};
+use crate::program::{Collective, Comm, DType, Dispatch, Kernel, MatmulLayout, MemoryKind, Work};
 use crate::units::{Bandwidth, Bytes, Time};
 
 /// Which clocks the chip runs at.
@@ -145,7 +145,7 @@ impl<'p> CostModel<'p> {
                     let share = flops / (profile.bf16.peak().0 * seconds);
                     match self.regime {
                         Regime::Burst => seconds,
-                        Regime::Sustained => clock::throttled(seconds, share, profile.clock.matmul(seconds, dtype)),
+                        Regime::Sustained => profile.clock.attention(seconds, share, dtype),
                     }
                 });
                 // In fp32 it is the memory-efficient kernel, which splits no keys to begin with.
@@ -156,7 +156,11 @@ impl<'p> CostModel<'p> {
                 };
                 self.throttled(cost)
             }
-            Work::Memory { kind, read, written } => profile.memory.cost(kind, Bytes(read.0.saturating_add(written.0))),
+            Work::Memory { kind, read, written } => {
+                let narrows = kind == MemoryKind::Cast && written <= read;
+                let kind = if narrows { MemoryKind::Elementwise } else { kind };
+                profile.memory.cost(kind, Bytes(read.0.saturating_add(written.0)))
+            }
             Work::HostMemory { bytes } => host::memory(bytes),
             Work::HostCopy { bytes, to_host } => profile.memory.host_copy(bytes, to_host),
             Work::Disk { bytes, write } => self.software.disks.map_or(Cost::NOTHING, |disks| disks.cost(bytes, write)),

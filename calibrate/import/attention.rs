@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::chips::{ChipSpec, Sustained};
 use super::tables::{Row, Tables};
-use super::{ImportError, Residual, Section, charts, evidence, fit};
+use super::{ImportError, Residual, Section, charts, clock, evidence, fit, kernels};
 use crate::fit::attention::{self, Kernel, Point, fit_rate, flops, left_out};
 
 /// Sweeps by head dimension, whether backward, whether causal.
@@ -177,7 +177,24 @@ impl Writer {
 
     fn flash(&mut self, tables: &Tables, chip: &ChipSpec) -> Result<(), ImportError> {
         let processors = f64::from(chip.processors);
-        for sweep in charts::sweeps(tables, chip)? {
+        let mut trained = match clock::attention(chip)? {
+            Some(factor) => kernels::attention("flash2", factor)?,
+            None => BTreeMap::new(),
+        };
+        for mut sweep in charts::sweeps(tables, chip)? {
+            let key = (sweep.head, sweep.backward);
+            let own = if sweep.kernel == "flash2" && sweep.causal { trained.remove(&key) } else { None };
+            if let Some(points) = own {
+                sweep = charts::Sweep {
+                    points,
+                    basis: if chip.matmul == "h200" { "measured" } else { "extrapolated" },
+                    doubt: if chip.matmul == "h200" { 0.0 } else { 0.05 },
+                    source: "calibrate/import/kernels.csv: PyTorch 2.11 in training steps on one NVIDIA H200, over the clock's \
+                             factor of attention"
+                        .to_owned(),
+                    ..sweep
+                };
+            }
             let r = fit_rate(&sweep.points, processors, 200.0);
             let errors = left_out(&sweep.points, processors, 200.0);
             let (median, p90) = (fit::median(&errors), fit::quantile(&errors, 0.9));
@@ -185,7 +202,7 @@ impl Writer {
             let (head, backward, causal) = (sweep.head, sweep.backward, sweep.causal);
             let kernel = Kernel { backend: sweep.kernel.to_owned(), backward, head, causal };
             attention::write(&mut self.text, &kernel, r.rate, r.knee, &e);
-            if sweep.basis == "published" {
+            if matches!(sweep.basis, "published" | "measured") {
                 self.residuals.push(Residual {
                     section: format!(
                         "{} d{} {} {}",

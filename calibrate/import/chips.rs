@@ -52,6 +52,8 @@ pub enum Sustained {
     Cubes(&'static str),
     /// Medians over many shapes, by length of the burst (`sustained.csv`, column `gpu`); carried over where it is another chip's.
     Shapes(&'static str),
+    /// What a board of this GPU does in training steps, matmuls and attention (`sustained.csv`, column `gpu`, "in training").
+    Training(&'static str),
     /// Matmuls of one machine in `gemm_layout_simumax.csv` (column `gpu`), 75 in a row each, over bursts of the chip's table.
     Loops(&'static str),
 }
@@ -165,13 +167,14 @@ pub const CHIPS: [ChipSpec; 7] = [
     },
     ChipSpec {
         name: "h200-sxm-141gb",
-        summary: "NVIDIA H200 SXM5 141 GB at 700 W in an 8-GPU NVSwitch node, from published tables",
+        summary: "NVIDIA H200 SXM5 141 GB at 700 W in an 8-GPU NVSwitch node, from published tables and training steps on one",
         chip: "NVIDIA H200 SXM5 141 GB",
         matmul: "h200",
         system: "h200_sxm",
         bandwidth: 4800.0,
         measured_bandwidth: 4800.0,
         memory: "141 GB",
+        sustained: Sustained::Training("h200 in training"),
         pair: 396.4,
         host: [52.0, 52.0],
         ..H100

@@ -12,6 +12,9 @@
 //! the factor is 1/(1 + (1/f − 1)/u). Rows are medians over half a decade of burst durations with eight shapes or more. Long
 //! bursts have throttled already while they were timed, so factors approach 1.
 //!
+//! H200 has training steps of its own, in which matmuls are as fast as in bursts although the board is at its limit: between them
+//! run kernels that draw less. Its loops stay H100's, of which no such steps were measured.
+//!
 //! A lower power limit scales factors by `((limit − idle)/(full − idle))^(1/2.5)`: dynamic power goes as f·V² and V nearly
 //! follows f, between a square and a cube; idle and memory draw 120 W (assumed).
 
@@ -115,6 +118,18 @@ fn loops(tables: &Tables, machine: &str, chip: &ChipSpec) -> Result<Vec<(f64, f6
     Ok(BINS.windows(2).filter_map(bin).collect())
 }
 
+/// Sustained over burst rate of attention: on H200, and on H100 for its die and power limit.
+pub fn attention(chip: &ChipSpec) -> Result<Option<f64>, ImportError> {
+    let hopper = matches!(chip.matmul, "h100" | "h200");
+    hopper
+        .then(|| {
+            Ok(fit::median(
+                &Shapes::read("h200 in training", "attention")?.points.iter().map(|p| p.1).collect::<Vec<_>>(),
+            ))
+        })
+        .transpose()
+}
+
 /// The section `clock`.
 pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError> {
     let (points, source) = match chip.sustained {
@@ -142,12 +157,24 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
             );
             (shapes.points, source)
         }
+        Sustained::Training(gpu) => {
+            let shapes = Shapes::read(gpu, "bf16")?;
+            let source = format!(
+                "calibrate/import/sustained.csv: matmuls in {} training steps at the power limit over bursts; attention in loops \
+                 over bursts",
+                shapes.count
+            );
+            (shapes.points, source)
+        }
         Sustained::Loops(machine) => {
             let source =
                 "gemm_layout_simumax.csv over gemm_b200.csv.gz, layouts TN and NN: medians by length of the burst";
             (loops(tables, machine, chip)?, source.to_owned())
         }
     };
+    // Medians of few numbers; of training steps it is these that count.
+    let behind =
+        if let Sustained::Training(gpu) = chip.sustained { Shapes::read(gpu, "bf16")?.count } else { points.len() };
     let fp8 = match chip.matmul {
         name @ ("h100" | "h200") => {
             let gpu = if name == "h100" { "H100 SXM" } else { "H200 SXM" };
@@ -163,6 +190,8 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
     let (basis, p90) = match (chip.derived, chip.sustained) {
         (true, _) => ("extrapolated", 0.2),
         // Within a board 0.1; the one other board that is known is a quarter slower.
+        // Within the steps 0.03; another board is another board, and a step of hardly anything but matmuls comes nearer to a loop.
+        (_, Sustained::Training(_)) => ("measured", 0.08),
         (_, Sustained::Shapes("b200")) => ("published", 0.2),
         (_, Sustained::Shapes(gpu)) if gpu != chip.matmul => ("extrapolated", 0.12),
         (_, Sustained::Loops(_)) => ("published", 0.12),
@@ -175,8 +204,8 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
         ),
         false => String::new(),
     };
-    let evidence = evidence(basis, points.len(), p90 / 2.0, p90, &format!("{source}{limit}"));
-    let text = fit::clock::section(&points, fp8_factor, scale, &evidence);
+    let evidence = evidence(basis, behind, p90 / 2.0, p90, &format!("{source}{limit}"));
+    let text = fit::clock::section(&points, fp8_factor, attention(chip)?, scale, &evidence);
     let report = |name: &str, (time, factor): &(f64, f64)| Residual {
         section: format!("clock {name} {:.2} ms: {factor:.3}", time * 1e3),
         points: 1,

@@ -188,6 +188,9 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
         }
         _ => family("copy", 0.94, evidence("extrapolated", 0, 0.05, 0.1, "BabelStream over stream on H100 and H200")),
     }
+    for (name, share, evidence) in super::kernels::families(tables, chip)? {
+        family(name, share, evidence);
+    }
     for (name, share, p90, why) in [
         ("softmax", 0.8, 0.35, "assumed: row reductions in two passes, between stream and norm"),
         ("gather", 0.75, 0.4, "assumed: rows of a few kB, random order"),

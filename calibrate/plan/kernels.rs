@@ -24,7 +24,15 @@ fn stands_for(kind: MemoryKind) -> Option<&'static str> {
         | MemoryKind::ApexNorm
         | MemoryKind::ApexNormBackward
         | MemoryKind::PersistentNorm
-        | MemoryKind::PersistentNormBackward => return None,
+        | MemoryKind::PersistentNormBackward
+        | MemoryKind::LogSoftmax
+        | MemoryKind::LogSoftmaxBackward
+        | MemoryKind::CompiledLogSoftmax
+        | MemoryKind::CompiledLogSoftmaxBackward
+        | MemoryKind::FusedOptimizer
+        | MemoryKind::FusedOptimizer16
+        | MemoryKind::ChunkCat
+        | MemoryKind::Cast => return None,
     })
 }
 

@@ -91,7 +91,15 @@ fn every_kind_of_memory_bound_kernel_is_measured_by_one_of_its_family() {
         | MemoryKind::ApexNorm
         | MemoryKind::ApexNormBackward
         | MemoryKind::PersistentNorm
-        | MemoryKind::PersistentNormBackward => None,
+        | MemoryKind::PersistentNormBackward
+        | MemoryKind::LogSoftmax
+        | MemoryKind::LogSoftmaxBackward
+        | MemoryKind::CompiledLogSoftmax
+        | MemoryKind::CompiledLogSoftmaxBackward
+        | MemoryKind::FusedOptimizer
+        | MemoryKind::FusedOptimizer16
+        | MemoryKind::ChunkCat
+        | MemoryKind::Cast => None,
     };
     for &kind in MemoryKind::ALL {
         let Some(family) = family(kind) else { continue };

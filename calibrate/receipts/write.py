@@ -46,6 +46,17 @@ def lane(c, options):
     return "cuda-fsdp2" if c.runtime == "fsdp2" else "single-gpu"
 
 
+# Of the power limit: from here on a board lowers its clocks.
+AT_THE_LIMIT = 0.9
+
+
+def clocks(c, power_w, limit_w):
+    """The regime that steps were timed in: seconds of training suffice for a board to reach its power limit."""
+    if power_w and limit_w:
+        return "sustained" if power_w >= AT_THE_LIMIT * limit_w else "burst"
+    return c.clocks
+
+
 def row(c, result, options):
     """The receipt."""
     machine, observed, shape = result["machine"], result["observed"], c.shape
@@ -56,7 +67,8 @@ def row(c, result, options):
         # An older PyTorch composes the norm that a newer one fuses.
         "fused_rms_norm": c.norm == "fused" and observed["fused_rms_norm"], "rope": c.rope, "repeat_kv": c.repeat_kv,
         "persistent_cublas_workspace": observed["persistent_workspace"],
-        "expandable_segments": c.expandable, "clocks": c.clocks,
+        "expandable_segments": c.expandable,
+        "clocks": clocks(c, result.get("time", {}).get("board", {}).get("power_w"), machine["power_limit_w"]),
     }
     if c.runtime == "fsdp2":
         switches |= {"reshard_after_forward": c.reshard, "process_group": options.process_group}

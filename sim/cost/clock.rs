@@ -4,7 +4,7 @@
 //! has throttled already while it was timed. Training never stops, so every power-hungry kernel runs throttled: its
 //! rate is the burst rate times a factor, given over the kernel's own burst duration. A kernel that keeps the tensor
 //! cores busy for a share `u` of its time is slowed in that share only: `time = burst · (1 + (1/factor − 1)·u)`; for
-//! attention `u` is its rate over the tensor cores' peak.
+//! attention `u` is its rate over the tensor cores' peak, and the factor is its own where one was measured.
 //! Where a board's limit is below the limit the points were measured at, `scale` multiplies the factor; dynamic power
 //! goes as f·V², and V rises almost in step with f, so f goes as about `power^(1/2.5)`. A profile without the section
 //! answers alike for both regimes.
@@ -23,6 +23,7 @@ pub(super) struct Written {
     evidence: Evidence,
     matmul: Vec<Point>,
     fp8: Vec<Point>,
+    attention: Option<f64>,
     scale: f64,
 }
 
@@ -44,12 +45,14 @@ pub struct Clock {
     matmul: Vec<(f64, f64)>,
     /// The same for fp8.
     fp8: Vec<(f64, f64)>,
+    /// The factor of fused attention, where it was measured.
+    attention: Option<f64>,
 }
 
 impl Clock {
     pub(super) fn new(written: Written) -> Result<Clock, String> {
         let points = written.matmul.iter().chain(&written.fp8);
-        let factors = points.map(|p| p.factor).chain([written.scale]);
+        let factors = points.map(|p| p.factor).chain(written.attention).chain([written.scale]);
         if let Some(bad) = factors.into_iter().find(|f| !(0.1..=1.0).contains(f)) {
             return Err(format!("a clock factor is {bad}: expected a share of the burst rate between 0.1 and 1"));
         }
@@ -63,14 +66,25 @@ impl Clock {
             Ok(points)
         };
         let (matmul, fp8) = (understand(&written.matmul)?, understand(&written.fp8)?);
-        Ok(Clock { evidence: written.evidence, matmul, fp8 })
+        let attention = written.attention.map(|factor| factor * written.scale);
+        Ok(Clock { evidence: written.evidence, matmul, fp8, attention })
     }
 
     /// A chip of which no clocks are known: it runs as it was measured.
     pub(super) fn steady() -> Clock {
         let source = "no clocks are known: sustained as measured".to_owned();
         let evidence = Evidence { basis: Basis::Measured, source, points: 0, median: 0.0, p90: 0.0 };
-        Clock { evidence, matmul: vec![(0.0, 1.0)], fp8: vec![(0.0, 1.0)] }
+        Clock { evidence, matmul: vec![(0.0, 1.0)], fp8: vec![(0.0, 1.0)], attention: None }
+    }
+
+    /// The factor of attention, where it was measured.
+    pub fn factor_of_attention(&self) -> Option<f64> {
+        self.attention
+    }
+
+    /// Sustained time \[s\] of an attention kernel that takes `seconds` in a burst and keeps the tensor cores busy for `share` of it.
+    pub fn attention(&self, seconds: f64, share: f64, dtype: DType) -> f64 {
+        throttled(seconds, share, self.attention.unwrap_or_else(|| self.matmul(seconds, dtype)))
     }
 
     /// Sustained over burst rate of a matmul that takes `seconds` in a burst.

@@ -30,11 +30,19 @@ pub(super) struct Written {
     persistent_norm: Option<Family>,
     persistent_norm_backward: Option<Family>,
     softmax: Family,
+    log_softmax: Option<Family>,
+    log_softmax_backward: Option<Family>,
+    compiled_log_softmax: Option<Family>,
+    compiled_log_softmax_backward: Option<Family>,
     gather: Family,
     scatter: Family,
     foreach: Family,
+    fused_optimizer: Option<Family>,
+    fused_optimizer_16bit: Option<Family>,
+    chunk_cat: Option<Family>,
     copy: Family,
     complex: Family,
+    widening_cast: Option<Family>,
     host: WrittenHost,
 }
 
@@ -112,6 +120,13 @@ impl Memory {
         let (apex, persistent) = (or(w.apex_norm, &layer_norm), or(w.persistent_norm, &layer_norm));
         let apex_backward = or(w.apex_norm_backward, &layer_norm_backward);
         let persistent_backward = or(w.persistent_norm_backward, &layer_norm_backward);
+        let (log_softmax, log_softmax_backward) =
+            (or(w.log_softmax, &w.softmax), or(w.log_softmax_backward, &w.softmax));
+        let compiled_log_softmax = or(w.compiled_log_softmax, &w.softmax);
+        let compiled_log_softmax_backward = or(w.compiled_log_softmax_backward, &w.softmax);
+        let (fused_optimizer, fused_optimizer_16bit) =
+            (or(w.fused_optimizer, &w.foreach), or(w.fused_optimizer_16bit, &w.foreach));
+        let (chunk_cat, cast) = (or(w.chunk_cat, &w.foreach), or(w.widening_cast, &w.elementwise));
         let family = |kind: MemoryKind| match kind {
             MemoryKind::Elementwise => &w.elementwise,
             MemoryKind::Norm => &w.norm,
@@ -125,11 +140,19 @@ impl Memory {
             MemoryKind::PersistentNorm => &persistent,
             MemoryKind::PersistentNormBackward => &persistent_backward,
             MemoryKind::Softmax => &w.softmax,
+            MemoryKind::LogSoftmax => &log_softmax,
+            MemoryKind::LogSoftmaxBackward => &log_softmax_backward,
+            MemoryKind::CompiledLogSoftmax => &compiled_log_softmax,
+            MemoryKind::CompiledLogSoftmaxBackward => &compiled_log_softmax_backward,
             MemoryKind::Gather => &w.gather,
             MemoryKind::Scatter => &w.scatter,
             MemoryKind::Foreach => &w.foreach,
+            MemoryKind::FusedOptimizer => &fused_optimizer,
+            MemoryKind::FusedOptimizer16 => &fused_optimizer_16bit,
+            MemoryKind::ChunkCat => &chunk_cat,
             MemoryKind::Copy => &w.copy,
             MemoryKind::Complex => &w.complex,
+            MemoryKind::Cast => &cast,
         };
         let mut families: Vec<Family> = MemoryKind::ALL.iter().map(|&kind| family(kind).clone()).collect();
         if let Some(bad) = families.iter().find(|f| !(0.01..=2.0).contains(&f.share)) {

@@ -114,13 +114,13 @@ fn a_kernel_chosen_badly_for_one_shape_slows_no_other() {
 }
 
 #[test]
-fn sustained_matmuls_on_h200_run_at_the_throttled_rate() {
+fn matmuls_in_training_on_h200_are_faster_than_in_a_loop_of_nothing_else() {
     let h200 = profile("h200-sxm-141gb");
     let costs = CostModel::new(&h200, Regime::Sustained);
     for (cube, published) in [(4096u64, 651.0), (8192, 708.0)] {
         let cost = costs.work(&matmul(cube, cube, cube, DType::Bf16));
         let rate = 2.0 * (cube as f64).powi(3) / cost.time.seconds() / 1e12;
-        assert!((rate / published - 1.0).abs() < 0.05, "{cube}: {rate} TFLOP/s, published {published}");
+        assert!((1.0..1.25).contains(&(rate / published)), "{cube}: {rate} TFLOP/s, in a loop {published}");
     }
 }
 

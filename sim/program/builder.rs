@@ -171,7 +171,7 @@ impl Builder {
         // parts may be on streams of their own.
         let own = stream.0 == 0 || self.beside == Some(stream) || matches!(work, Work::Matmul { .. });
         let pass = if own { self.pass } else { Pass::Communication };
-        let kernel = Kernel { name, work, pass, dispatch };
+        let kernel = Kernel { name, work: work.of(name), pass, dispatch };
         let kernel = KernelId(self.kernels.id(&mut self.program.kernels, kernel));
         self.push(Instr::Launch { stream, kernel, scope: self.scope });
     }

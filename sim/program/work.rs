@@ -177,12 +177,45 @@ pub enum MemoryKind {
     Gather,
     /// Scatter-add into a table.
     Scatter,
-    /// Multi-tensor kernel (`_foreach_*`, fused optimizers, packing for collectives).
+    /// PyTorch's log-softmax over the vocabulary, forward (`cunn_SoftMaxForward`).
+    LogSoftmax,
+    /// Its backward (`cunn_SoftMaxBackward`).
+    LogSoftmaxBackward,
+    /// Maximum and sum of exponentials of a row over the vocabulary, as a compiler writes them: the row is read once.
+    CompiledLogSoftmax,
+    /// The gradient of such a row, as a compiler writes it.
+    CompiledLogSoftmaxBackward,
+    /// Multi-tensor kernel (`_foreach_*`, packing for collectives).
     Foreach,
+    /// A fused optimizer's step over parameters, gradients and state in fp32, by `multi_tensor_apply`.
+    FusedOptimizer,
+    /// The same in 16 bits: a thread takes as many elements, so half the bytes are on their way at a time.
+    FusedOptimizer16,
+    /// `_chunk_cat`: gradients cut by rank, put together and cast (FSDP2).
+    ChunkCat,
     /// Plain copy or fill.
     Copy,
     /// Pointwise over 8-byte complex numbers, as complex rotary embeddings do.
     Complex,
+    /// PyTorch's eager cast. One to a wider type runs the kernel for any pair of types, element by element
+    /// (`unrolled_elementwise_kernel` with `LoadWithCast`, `aten/src/ATen/native/cuda/CUDALoops.cuh`); one to a narrower type has
+    /// a kernel of its own and is as fast as the stream (`Copy.cu`).
+    Cast,
+}
+
+/// PyTorch's operator that converts a tensor to another type, whoever calls it.
+const TO_COPY: &str = "aten._to_copy";
+
+impl Work {
+    /// The work of a kernel by its name: all conversions are one kernel.
+    pub(super) fn of(self, name: &'static str) -> Work {
+        match self {
+            Work::Memory { kind: MemoryKind::Elementwise, read, written } if name == TO_COPY => {
+                Work::Memory { kind: MemoryKind::Cast, read, written }
+            }
+            work => work,
+        }
+    }
 }
 
 impl MemoryKind {

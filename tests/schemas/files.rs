@@ -21,7 +21,8 @@ fn shipped(folder: &str) -> Vec<(String, Value)> {
 
 /// Lines of the shipped receipts.
 fn receipts() -> Vec<(String, Value)> {
-    let files = ["public.jsonl", "vtrain-a100.jsonl"].map(|name| (name, root().join("tests/receipts").join(name)));
+    let files = ["public.jsonl", "vtrain-a100.jsonl", "windtunnel-h200.jsonl"]
+        .map(|name| (name, root().join("tests/receipts").join(name)));
     let lines = files.into_iter().flat_map(|(name, path)| {
         let text = fs::read_to_string(path).unwrap();
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());

@@ -167,7 +167,10 @@ fn clocks(measured: &Measured<'_>, made: &mut Made) {
     let source =
         format!("the same matmuls in bursts and at the power limit, {}{fp8_note}", measured.source(&["cublas"]));
     let e = measured.evidence(&errors, pairs.len(), floor, &source);
-    made.sections.push(("clock".to_owned(), clock::section(&points, fp8_factor, 1.0, &e)));
+    made.sections.push((
+        "clock".to_owned(),
+        clock::section(&points, fp8_factor, measured.base.clock.factor_of_attention(), 1.0, &e),
+    ));
     made.residuals.push(Residual::of("clock", pairs.len(), &errors));
 }
 

@@ -84,10 +84,18 @@ fn family(kind: MemoryKind) -> &'static str {
         MemoryKind::PersistentNorm => "norm, rows in registers",
         MemoryKind::PersistentNormBackward => "norm backward, rows in registers",
         MemoryKind::Softmax => "softmax",
+        MemoryKind::LogSoftmax => "log-softmax",
+        MemoryKind::LogSoftmaxBackward => "log-softmax backward",
+        MemoryKind::CompiledLogSoftmax => "log-softmax, compiled",
+        MemoryKind::CompiledLogSoftmaxBackward => "log-softmax backward, compiled",
         MemoryKind::Gather => "gather",
         MemoryKind::Scatter => "scatter",
         MemoryKind::Foreach => "multi-tensor",
+        MemoryKind::FusedOptimizer => "fused optimizer",
+        MemoryKind::FusedOptimizer16 => "fused optimizer in 16 bits",
+        MemoryKind::ChunkCat => "chunk_cat",
         MemoryKind::Copy => "copy",
         MemoryKind::Complex => "complex elementwise",
+        MemoryKind::Cast => "cast",
     }
 }

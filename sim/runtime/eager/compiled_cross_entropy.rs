@@ -21,7 +21,7 @@ impl Eager {
         let softmax = "triton_red_fused__log_softmax";
         let maximum = self.storage(4 * rows, softmax);
         let sum = self.storage(4 * rows, softmax);
-        self.pointwise(softmax, MemoryKind::Softmax, logits.bytes(), 8 * rows, Dispatch::Compiled);
+        self.pointwise(softmax, MemoryKind::CompiledLogSoftmax, logits.bytes(), 8 * rows, Dispatch::Compiled);
         let pick = "triton_red_fused_nll_loss_forward";
         let loss = graph.values[op.outputs[0]].bytes();
         frame.slots[op.outputs[0]] = Some(self.storage(loss, pick));
@@ -40,7 +40,13 @@ impl Eager {
         let rows = logits.elements / graph.dims.v;
         let name = "triton_red_fused__log_softmax_backward_data";
         let result = self.storage_as(logits.bytes(), Category::BackwardTemporary, name);
-        self.pointwise(name, MemoryKind::Softmax, logits.bytes() + 16 * rows, logits.bytes(), Dispatch::Compiled);
+        self.pointwise(
+            name,
+            MemoryKind::CompiledLogSoftmaxBackward,
+            logits.bytes() + 16 * rows,
+            logits.bytes(),
+            Dispatch::Compiled,
+        );
         let (start, end) = Self::saved(frame, index);
         for at in start..end {
             self.release(frame.saved[at]);

@@ -41,7 +41,7 @@ impl Eager {
             logits.into_iter().for_each(|logits| self.release(logits));
         }
         let log_softmax = self.storage_as(wide, Category::Logits, "aten._log_softmax");
-        self.pointwise("aten._log_softmax", MemoryKind::Softmax, wide, wide, dispatch);
+        self.pointwise("aten._log_softmax", MemoryKind::LogSoftmax, wide, wide, dispatch);
         let mean = self.storage(element, "aten.nll_loss_forward");
         let weight = self.storage(element, "aten.nll_loss_forward");
         self.pointwise("aten.nll_loss_forward", MemoryKind::Gather, graph.dims.tokens() * 12, 4, dispatch);
@@ -98,7 +98,7 @@ impl Eager {
         labels.into_iter().for_each(|labels| self.release(labels));
         self.release(weight);
         let softmax = logits_block(self, wide, "aten._log_softmax_backward_data");
-        self.pointwise("aten._log_softmax_backward_data", MemoryKind::Softmax, 2 * wide, wide, dispatch);
+        self.pointwise("aten._log_softmax_backward_data", MemoryKind::LogSoftmaxBackward, 2 * wide, wide, dispatch);
         self.release(nll);
         self.release(log_softmax);
         let mut result = softmax;

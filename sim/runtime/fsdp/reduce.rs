@@ -110,7 +110,7 @@ impl Run<'_> {
         let shards = gradients.iter().map(|(param, ..)| param.padded_shard(ranks));
         let metadata = chunk_cat_metadata(shards, element, mixed);
         program.transient(Bytes(metadata), COMPUTE, Category::Workspace, "fsdp.chunk_cat");
-        let work = Work::Memory { kind: MemoryKind::Foreach, read: Bytes(read), written: total };
+        let work = Work::Memory { kind: MemoryKind::ChunkCat, read: Bytes(read), written: total };
         program.launch(COMPUTE, "fsdp.chunk_cat", work, Dispatch::EagerBackward);
         for &(_, storage, _) in gradients.iter().rev() {
             self.eager.release(storage);

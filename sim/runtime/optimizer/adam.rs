@@ -131,7 +131,7 @@ impl Rules for Adam {
             How::ForLoop => self.for_loop(step),
             How::Fused => {
                 let maximum = u64::from(self.amsgrad);
-                step.foreach("aten._fused_adamw_", (4 + maximum, 3 + maximum));
+                step.fused("aten._fused_adamw_", (4 + maximum, 3 + maximum));
             }
         }
     }

@@ -6,7 +6,7 @@ use super::contract::{Asked, Caller, Facts, Pass, Rules, State};
 use super::kernels::Step;
 use super::param::{self, Owned};
 use crate::plan::optimizer::{FusedAdam, How};
-use crate::program::DType;
+use crate::program::{DType, MemoryKind};
 
 /// What is known of it.
 pub const MEGATRON: Facts = Facts {
@@ -39,7 +39,8 @@ impl Rules for FusedAdam {
         let elements = param::elements(step.params);
         let state = self.master + self.rest + self.moments.into_iter().map(DType::bytes).sum::<u64>();
         let name = if self.rest > 0 { "multi_tensor_adam_param_remainder" } else { "fused_adam" };
-        step.multi_tensor(name, ((state + DType::Fp32.bytes()) * elements, state * elements));
+        let moved = ((state + DType::Fp32.bytes()) * elements, state * elements);
+        step.multi_tensor_of(MemoryKind::FusedOptimizer, name, moved);
     }
 
     fn on_host(&self, _caller: Caller, _params: &[Owned], _element: u64) -> Option<Pass> {

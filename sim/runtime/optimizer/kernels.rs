@@ -1,7 +1,7 @@
 //! What steps are written with: multi-tensor operators over all parameters, kernels of one, and temporaries.
 
 use super::param::{self, Owned};
-use crate::program::{BufferId, Builder, Category, Dispatch, MemoryKind, StreamId, Work};
+use crate::program::{BufferId, Builder, Category, DType, Dispatch, MemoryKind, StreamId, Work};
 use crate::units::Bytes;
 
 /// Elements of a chunk, and chunks of a launch.
@@ -55,8 +55,21 @@ impl Step<'_> {
     }
 
     /// One multi-tensor operator, reading and writing so many bytes.
-    pub fn multi_tensor(&mut self, name: &'static str, (read, written): (u64, u64)) {
-        let work = Work::Memory { kind: MemoryKind::Foreach, read: Bytes(read), written: Bytes(written) };
+    pub fn multi_tensor(&mut self, name: &'static str, moved: (u64, u64)) {
+        self.multi_tensor_of(MemoryKind::Foreach, name, moved);
+    }
+
+    /// A fused step over all parameters, reading and writing so many numbers of each element.
+    pub fn fused(&mut self, name: &'static str, (reads, writes): (u64, u64)) {
+        let total = param::elements(self.params) * self.element;
+        let wide = self.element >= DType::Fp32.bytes();
+        let kind = if wide { MemoryKind::FusedOptimizer } else { MemoryKind::FusedOptimizer16 };
+        self.multi_tensor_of(kind, name, (reads * total, writes * total));
+    }
+
+    /// One multi-tensor operator of a family, reading and writing so many bytes.
+    pub fn multi_tensor_of(&mut self, kind: MemoryKind, name: &'static str, (read, written): (u64, u64)) {
+        let work = Work::Memory { kind, read: Bytes(read), written: Bytes(written) };
         self.program.launch(StreamId(0), name, work, Dispatch::EagerForward);
         self.program.host(Dispatch::Foreach, self.launches.more(self.params));
     }

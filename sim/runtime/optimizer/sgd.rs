@@ -101,7 +101,7 @@ impl Rules for Sgd {
             How::ForLoop => self.for_loop(step),
             How::Fused => {
                 let momentum = u64::from(self.momentum);
-                step.foreach("aten._fused_sgd_", (2 + momentum, 1 + momentum));
+                step.fused("aten._fused_sgd_", (2 + momentum, 1 + momentum));
             }
         }
     }

@@ -57,7 +57,7 @@ impl Training<'_> {
         for _ in 0..self.job.training_loop.train_metrics {
             let targets = eager.targets(tokens);
             let log_softmax = eager.storage(logits.bytes(), "aten._log_softmax");
-            eager.pointwise("aten._log_softmax", MemoryKind::Softmax, logits.bytes(), logits.bytes(), dispatch);
+            eager.pointwise("aten._log_softmax", MemoryKind::LogSoftmax, logits.bytes(), logits.bytes(), dispatch);
             let wide = (logits.dtype != DType::Fp32).then(|| {
                 let wide = eager.storage(4 * logits.elements, "aten._to_copy");
                 let written = 4 * logits.elements;
