@@ -27,24 +27,24 @@ enum Held {
     /// processor holds. So the log-softmax reads it three times and writes it once, 16 B for 8 that are counted. Its backward
     /// moves 16 B for 12 (`aten/src/ATen/native/cuda/SoftMax.cu`). That makes 0.50 and 0.75 of the stream; 0.49 and 0.69 were
     /// measured.
-    ByTraffic,
+    Traffic,
     /// Its operands move once, but too few bytes of them are on their way at a time: the same rate on each processor, as the
     /// memory's latency hardly differs. A thread loads four elements of each tensor.
-    ByLatency,
+    Latency,
     /// It computes exponentials: the same rate on each processor at the same clock.
-    ByArithmetic,
+    Arithmetic,
 }
 
 /// The families, in the order of a profile.
 const FAMILIES: [(&str, Held); 8] = [
-    ("log_softmax", Held::ByTraffic),
-    ("log_softmax_backward", Held::ByTraffic),
-    ("compiled_log_softmax", Held::ByArithmetic),
-    ("compiled_log_softmax_backward", Held::ByArithmetic),
-    ("fused_optimizer", Held::ByLatency),
-    ("fused_optimizer_16bit", Held::ByLatency),
-    ("chunk_cat", Held::ByLatency),
-    ("widening_cast", Held::ByLatency),
+    ("log_softmax", Held::Traffic),
+    ("log_softmax_backward", Held::Traffic),
+    ("compiled_log_softmax", Held::Arithmetic),
+    ("compiled_log_softmax_backward", Held::Arithmetic),
+    ("fused_optimizer", Held::Latency),
+    ("fused_optimizer_16bit", Held::Latency),
+    ("chunk_cat", Held::Latency),
+    ("widening_cast", Held::Latency),
 ];
 
 /// What a share on another chip adds to its 90th percentile: assumed.
@@ -86,9 +86,9 @@ pub fn families(tables: &Tables, chip: &ChipSpec) -> Result<Vec<(&'static str, f
         }
         let processors = f64::from(chip.processors) / f64::from(measured.processors);
         let rate = match held {
-            Held::ByTraffic => chip.bandwidth / measured.bandwidth,
-            Held::ByLatency => processors,
-            Held::ByArithmetic => processors * f64::from(chip.clock) / f64::from(measured.clock),
+            Held::Traffic => chip.bandwidth / measured.bandwidth,
+            Held::Latency => processors,
+            Held::Arithmetic => processors * f64::from(chip.clock) / f64::from(measured.clock),
         };
         let carried = (share * rate * measured.bandwidth / chip.bandwidth).min(1.0);
         let source = format!("{SOURCE}, carried over");
