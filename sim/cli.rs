@@ -40,15 +40,15 @@ struct Cli {
 enum Command {
     /// Predict one scenario.
     Run(run::Args),
-    /// Find the longest sequence that fits in device memory, and what the way there costs.
+    /// Find the longest sequence that fits in device memory, and what it costs.
     Ceiling(ceiling::Args),
     /// Say what two scenarios differ in, and what each difference does to time and memory.
     Compare(compare::Args),
-    /// Hold predictions against measured runs: files of receipts, and scenarios with a [measured] table.
+    /// Compare predictions with measured runs: files of receipts, and scenarios with a [measured] table.
     Check(check::Args),
     /// Write the scenario behind a receipt, or print the table of framework defaults.
     Receipt(receipt::Args),
-    /// Print a stage of the way from a scenario to its prediction.
+    /// Print what a scenario becomes on its way to a prediction: the plan, each rank's program, the schedule.
     Show(show::Args),
     /// List the named machines, or show one with its sources.
     Topology(topology::Args),
@@ -222,12 +222,7 @@ impl Json {
         }
     }
 
-    /// Writes it and prints the report, or prints it in the report's stead.
-    fn finish(self, report: impl FnOnce() -> String, value: impl FnOnce() -> serde_json::Value) -> Result<(), Failure> {
-        self.finish_with(Written::default(), report, value)
-    }
-
-    /// The same where other files were written.
+    /// Writes it and prints the report, or prints it in the report's stead; other files may have been written.
     fn finish_with(
         self,
         mut written: Written,
@@ -243,4 +238,10 @@ impl Json {
             }
         }
     }
+}
+
+/// Columns of the terminal; a pipe and a file have as many on every machine.
+fn width() -> usize {
+    let terminal = std::io::IsTerminal::is_terminal(&std::io::stdout()).then(terminal_size::terminal_size).flatten();
+    terminal.map_or(windtunnel::report::text::WIDTH, |(columns, _)| usize::from(columns.0))
 }

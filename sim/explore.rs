@@ -18,6 +18,7 @@ pub use compare::{Comparison, Side, compare};
 pub use point::Point;
 pub use tick::Tick;
 
+use crate::report::text::WIDTH;
 use crate::scenario::{Scenario, ScenarioError};
 
 impl Scenario {
@@ -72,7 +73,7 @@ impl Scenario {
 impl Ceiling {
     /// The report that `windtunnel ceiling` prints.
     pub fn text(&self, scenario: &Scenario) -> String {
-        ceiling::text::report(scenario, self)
+        ceiling::text::report(scenario, self, WIDTH)
     }
 
     /// The answer as `windtunnel ceiling --json` writes it.
@@ -84,7 +85,7 @@ impl Ceiling {
 impl Comparison {
     /// The report that `windtunnel compare` prints.
     pub fn text(&self) -> String {
-        compare::text::report(self)
+        compare::text::report(self, WIDTH)
     }
 
     /// The comparison as `windtunnel compare --json` writes it.

@@ -193,9 +193,9 @@ fn a_comparison_of_two_layouts_says_first_that_their_batches_differ_and_keeps_to
         "{said}"
     );
     let widest = said.lines().map(|line| line.chars().count()).max().unwrap();
-    assert!(widest <= 120, "{widest}\n{said}");
+    assert!(widest <= 100, "{widest}\n{said}");
     let same = sides(make::TINY, &make::with(make::TINY, "compile", "blocks", true));
-    assert!(!windtunnel::explore::compare::text::report(&same).contains("Not the same work"));
+    assert!(!windtunnel::explore::compare::text::report(&same, 100).contains("Not the same work"));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::{Failure, Json, Outcome, Written, calibrate, help, output, read};
+use super::{Failure, Json, Outcome, Written, calibrate, help, output, read, width};
 use windtunnel::explore::ceiling::{self, Checked, Options, STEP};
 use windtunnel::explore::{Ceiling, variants};
 use windtunnel::files;
@@ -68,7 +68,7 @@ pub fn run(args: &Args) -> Outcome {
                 unheard = check(args, &mut answer).err();
                 answer.heard(draft).map_err(Failure::input)?;
             }
-            let report = ceiling::text::report(&scenario, &answer);
+            let report = ceiling::text::report(&scenario, &answer, width());
             (report, ceiling::html::page(&scenario, &answer), ceiling::json::report(&scenario, &answer))
         }
         Some(what) => {

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::{Failure, Outcome, Written, help, output};
+use super::{Failure, Outcome, Written, help, output, width};
 use windtunnel::files::{self, Output};
 use windtunnel::receipt::check::{self, Choice};
 use windtunnel::receipt::table::Tables;
 use windtunnel::receipt::{Case, html, json, runs, summary, text, threshold};
 use windtunnel::report::text as report;
 
-/// Hold predictions against measured runs: files of receipts (JSON lines), and scenarios with a [measured] table.
+/// Compare predictions with measured runs: files of receipts (JSON lines), and scenarios with a [measured] table.
 #[derive(Debug, clap::Args)]
 #[command(after_help = help::CHECK)]
 pub struct Args {
@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> Outcome {
         written.write(file, &html::page(&outcome, &groups), "");
     }
     let broken = thresholds.map(|thresholds| threshold::broken(&thresholds, &groups)).unwrap_or_default();
-    let mut report = text::report(&outcome, &groups);
+    let mut report = text::report(&outcome, &groups, width());
     if !broken.is_empty() {
         report += &format!("\nBounds that are exceeded\n{}", text::broken(&broken, &outcome));
     }

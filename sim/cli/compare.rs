@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::{Failure, Json, Outcome, help, read};
-use windtunnel::explore::compare::{json, text};
+use super::{Failure, Json, Outcome, Written, help, output, read, width};
+use windtunnel::explore::compare::{html, json, text};
 use windtunnel::explore::{Side, compare};
 use windtunnel::files;
 use windtunnel::receipt::table::Tables;
@@ -18,20 +18,27 @@ pub struct Args {
     a: PathBuf,
     /// The scenario to arrive at, or a receipt.
     b: PathBuf,
+    /// Write the comparison to this file: one HTML page that loads nothing.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Write the comparison as JSON to this file (`-`: standard output, instead of the report).
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
 pub fn run(args: &Args) -> Outcome {
-    let json = Json::open(args.json.as_ref())?;
+    let (json, page) = (Json::open(args.json.as_ref())?, output(args.html.as_ref())?);
     let (a, b) = (Source::read(&args.a)?, Source::read(&args.b)?);
     let side = |source: &Source| Side::read(&source.name, &source.file, &source.text).map_err(Failure::input);
     let bar = files::spinner("comparing");
     let answer = compare(&side(&a)?, &side(&b)?).map_err(Failure::input)?;
     let measured = a.measured()? + &b.measured()?;
     bar.finish_and_clear();
-    json.finish(|| text::report(&answer) + &measured, || json::report(&answer))?;
+    let mut written = Written::default();
+    if let Some(file) = page {
+        written.write(file, &html::page(&answer), ": open it in a browser");
+    }
+    json.finish_with(written, || text::report(&answer, width()) + &measured, || json::report(&answer))?;
     Ok(ExitCode::SUCCESS)
 }
 

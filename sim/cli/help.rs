@@ -30,7 +30,7 @@ pub const WINDTUNNEL: &str = help!(
   windtunnel ceiling scenarios/llama3.1-8b-fsdp2-8xh100.toml   how long may a sequence be?
   windtunnel explain batch                                     which keys does a scenario have?",
     "    0  it went well
-    1  the answer is no, such as a plan that does not fit or a threshold that is broken",
+    1  the answer is no, where that was asked for: --fail-if-oom, --fail-above",
     "    3  a program, a compiler or a device is missing
 "
 );

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
-use super::{Failure, Json, Outcome, Written, output};
+use super::{Failure, Json, Outcome, Written, output, width};
 use windtunnel::files::Output;
 use windtunnel::report::{html, text};
 use windtunnel::scenario::advice::Advice;
@@ -94,12 +94,6 @@ fn advice(when: Changes, scenario: &Scenario, answer: &Prediction) -> Option<Adv
     let advice = asked.then(|| Advice::of(scenario, answer, tick));
     bar.finish_and_clear();
     advice
-}
-
-/// Columns of the terminal; a pipe and a file have as many on every machine.
-fn width() -> usize {
-    let terminal = std::io::stdout().is_terminal().then(terminal_size::terminal_size).flatten();
-    terminal.map_or(text::WIDTH, |(columns, _)| usize::from(columns.0))
 }
 
 /// Whether standard output shows colours, and nobody said that it shall not (<https://no-color.org>).

@@ -23,7 +23,8 @@ use super::point::Point;
 use super::tick::Tick;
 use crate::model::Position;
 use crate::runtime::Parts;
-use crate::scenario::remedy::without_squares;
+use crate::scenario::advice::SHORT;
+use crate::scenario::remedy::{that_fit, without_squares};
 use crate::scenario::{Change, Draft, Scenario, ScenarioError, reason};
 
 /// Beyond this no scenario may go \[tokens\].
@@ -67,7 +68,7 @@ pub fn ceiling(draft: &Draft, options: Options, tick: &Tick<'_>) -> Result<Ceili
         None => (vec![], vec![]),
     };
     let longer = match end {
-        End::Memory => longer((draft, &scenario), (step, most), longest.as_ref(), tick),
+        End::Memory => longer((draft, &scenario), (step, most), (longest.as_ref(), beyond.as_ref()), tick),
         _ => vec![],
     };
     let compiles = matches!(scenario.job.parts(), Parts::Compiled(_));
@@ -75,13 +76,22 @@ pub fn ceiling(draft: &Draft, options: Options, tick: &Tick<'_>) -> Result<Ceili
     Ok(Ceiling { options, own, longest, sure, beyond, end, ladder, longer, refused, flown, most, compiles, checked })
 }
 
-/// Single changes that raise the ceiling by taking away what nobody reads, each searched for like the ceiling itself.
+/// How many changes that raise the ceiling are shown.
+const SHOWN: usize = 4;
+
+/// Single changes that raise the ceiling, the highest first, each searched for like the ceiling itself: what takes away what
+/// nobody reads, and, where a step is short, what makes one step more fit.
 fn longer(
     (draft, scenario): (&Draft, &Scenario),
     (step, most): (u64, u64),
-    longest: Option<&Point>,
+    (longest, beyond): (Option<&Point>, Option<&Point>),
     tick: &Tick<'_>,
 ) -> Vec<(String, u64)> {
+    let mut changes = without_squares(scenario);
+    if let Some(next) = beyond.filter(|next| next.instructions <= SHORT) {
+        let at_next = draft.changed(&Change::set("batch.sequence", next.sequence as i64));
+        changes.extend(at_next.scenario().iter().flat_map(that_fit));
+    }
     let raised = |change: Change| {
         let draft = draft.changed(&change);
         let mut search = Search { draft: &draft, step, most, flown: BTreeMap::new(), tick };
@@ -89,7 +99,10 @@ fn longer(
         let length = search.length(edge);
         (edge > 0 && longest.is_none_or(|longest| length > longest.sequence)).then(|| (change.to_string(), length))
     };
-    without_squares(scenario).into_iter().filter_map(raised).collect()
+    let mut longer: Vec<(String, u64)> = changes.into_iter().filter_map(raised).collect();
+    longer.sort_by_key(|&(_, length)| std::cmp::Reverse(length));
+    longer.truncate(SHOWN);
+    longer
 }
 
 impl Ceiling {

@@ -12,6 +12,7 @@
 //! that makes it one that runs, or failing that with those that follow until it is one. Since order matters, every row is
 //! simulated alone on A as well.
 
+pub mod html;
 pub mod json;
 mod side;
 pub mod text;

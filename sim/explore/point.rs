@@ -24,6 +24,8 @@ pub struct Point {
     pub convention: &'static str,
     /// What bounds the step.
     pub bound: &'static str,
+    /// Instructions of all classes of ranks.
+    pub instructions: u64,
     /// Memory of one device.
     pub memory: DeviceMemory,
     /// What is live at the peak, largest first.
@@ -42,6 +44,7 @@ impl Point {
             mfu: answer.mfu.first().map_or(0.0, |mfu| mfu.utilisation),
             convention: answer.mfu.first().map_or("", |mfu| mfu.formula),
             bound: answer.bound(),
+            instructions: answer.classes.iter().map(|class| class.program.instructions()).sum(),
             live: answer.memory.report.live(&answer.classes[answer.tightest].program),
             memory: answer.memory,
         }

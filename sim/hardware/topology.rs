@@ -183,6 +183,13 @@ pub struct Fact {
 }
 
 impl Topology {
+    /// What one chip's NICs carry: its share of the node's cards, and no more than the network behind them.
+    pub fn rail(&self) -> Bandwidth {
+        let per_chip = f64::from(self.node.nics) / f64::from(self.node.chips.max(1));
+        let network = self.fabric.get(1).map_or(f64::INFINITY, |level| level.bandwidth.0);
+        Bandwidth((self.node.nic_bandwidth.0 * per_chip).min(network))
+    }
+
     /// Chips rented.
     pub fn chips(&self) -> u32 {
         // The reader has checked that the product fits.

@@ -7,7 +7,7 @@ use super::check::Outcome;
 use super::map::Reason;
 use super::summary::{ALL, Errors, Group, worst};
 use super::threshold::Broken;
-use crate::report::text::table;
+use crate::report::text::{table, table_within};
 use crate::scenario::Prediction;
 
 /// Worst rows and reasons that are listed.
@@ -43,11 +43,13 @@ fn figures(g: &Group) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// The check.
-pub fn report(outcome: &Outcome, groups: &[Group]) -> String {
-    let mut out = String::from(
-        "Median and 90th percentile of the absolute error, and the median signed error (bias). A configuration counts once.\n\n",
+/// The check, for so many columns where names are no longer.
+pub fn report(outcome: &Outcome, groups: &[Group], width: usize) -> String {
+    let mut out = textwrap::fill(
+        "Median and 90th percentile of the absolute error, and the median signed error (bias). A configuration counts once.",
+        width,
     );
+    out += "\n\n";
     let rows = groups.iter().filter(|g| g.rows > 0).map(|g| {
         let [median, p90, bias] = step(g.step);
         vec![
@@ -81,7 +83,7 @@ pub fn report(outcome: &Outcome, groups: &[Group]) -> String {
         let header = ["lane", "hardware", "figure", "rows", "median", "p90", "bias"];
         let _ = writeln!(out, "\n{}", table(&header, others, 3));
     }
-    reasons(&mut out, outcome);
+    reasons(&mut out, outcome, width);
     let rows = worst(outcome, LISTED);
     if !rows.is_empty() {
         let _ = writeln!(out, "\nFurthest off in step time");
@@ -97,7 +99,7 @@ pub fn report(outcome: &Outcome, groups: &[Group]) -> String {
             ]
         });
         let header = ["receipt", "grade", "measured", "predicted", "error", "where the predicted step goes"];
-        let _ = writeln!(out, "{}", table(&header, lines.collect(), 2));
+        let _ = writeln!(out, "{}", table_within(&header, lines.collect(), &[2, 3, 4], width));
     }
     out
 }
@@ -108,7 +110,7 @@ fn shares(row: &Judged) -> String {
     broad.map(|(name, share)| format!("{name} {:.0} %", 100.0 * share)).collect::<Vec<_>>().join(", ")
 }
 
-fn reasons(out: &mut String, outcome: &Outcome) {
+fn reasons(out: &mut String, outcome: &Outcome, width: usize) {
     let reasons = outcome.reasons();
     for (title, wanted) in [("Not covered", false), ("About something else", true)] {
         let these: Vec<_> = reasons
@@ -125,7 +127,10 @@ fn reasons(out: &mut String, outcome: &Outcome) {
         let _ = writeln!(out, "\n{title}: {} rows", these.iter().map(|(_, rows)| rows.len()).sum::<usize>());
         for (reason, rows) in these.iter().take(LISTED) {
             let first = rows.first().map_or("", |row| row.place.as_str());
-            let _ = writeln!(out, "  {:5}  {} (first: {first})", rows.len(), reason.words());
+            let first_line = format!("  {:5}  ", rows.len());
+            let options = textwrap::Options::new(width).initial_indent(&first_line).subsequent_indent("         ");
+            let reason = textwrap::fill(&format!("{} (first: {first})", reason.words()), options.break_words(false));
+            let _ = writeln!(out, "{reason}");
         }
         if these.len() > LISTED {
             let rest: usize = these[LISTED..].iter().map(|(_, rows)| rows.len()).sum();

@@ -32,7 +32,8 @@ pub fn table(header: &[&str], rows: Vec<Vec<String>>, left: usize) -> String {
 }
 
 /// A table of at most so many columns of text: what is in `right` is aligned there and never wraps, other cells do.
-pub(super) fn table_within(header: &[&str], rows: Vec<Vec<String>>, right: &[usize], width: usize) -> String {
+pub(crate) fn table_within(header: &[&str], mut rows: Vec<Vec<String>>, right: &[usize], width: usize) -> String {
+    narrowed(header, &mut rows, right, width);
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(header.to_vec());
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(u16::try_from(width).unwrap_or(u16::MAX));
@@ -46,4 +47,50 @@ pub(super) fn table_within(header: &[&str], rows: Vec<Vec<String>>, right: &[usi
     }
     let text = table.to_string();
     text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+}
+
+/// Columns of a column besides its text.
+const PADDING: usize = 2;
+/// No column becomes narrower.
+const NARROWEST: usize = 12;
+
+/// Breaks the cells of the widest column of words where names may be broken, so that the table is not wider than the page: a table's
+/// own wrapping would cut names anywhere.
+fn narrowed(header: &[&str], rows: &mut [Vec<String>], right: &[usize], width: usize) {
+    let longest = |at: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
+        cells.chain([header[at].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..header.len()).map(longest).collect();
+    let all: usize = widths.iter().map(|width| width + PADDING).sum::<usize>() + 1;
+    let words = (0..header.len()).filter(|at| !right.contains(at));
+    let Some(widest) = words.max_by_key(|&at| widths[at]).filter(|_| all > width) else { return };
+    let room = widths[widest].saturating_sub(all - width).max(NARROWEST);
+    for cell in rows.iter_mut().filter_map(|row| row.get_mut(widest)) {
+        *cell = broken(cell, room);
+    }
+}
+
+/// Lines of at most so many characters, broken at spaces and after the joints of a name.
+pub(crate) fn broken(text: &str, room: usize) -> String {
+    let (mut lines, mut line) = (vec![], String::new());
+    for piece in text.split_inclusive([' ', '_', '.', '/', '-']) {
+        if !line.is_empty() && line.chars().count() + piece.trim_end().chars().count() > room {
+            lines.push(std::mem::take(&mut line));
+        }
+        line += piece;
+    }
+    lines.push(line);
+    lines.iter().map(|line| line.trim_end()).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_name_is_broken_at_its_joints_alone() {
+        let name = "aten._scaled_dot_product_flash_attention_backward (cudnn)";
+        let broken = super::broken(name, 30);
+        assert_eq!(broken, "aten._scaled_dot_product_\nflash_attention_backward\n(cudnn)");
+        assert_eq!(super::broken("compute", 30), "compute");
+    }
 }

@@ -11,13 +11,12 @@ mod page;
 mod sure;
 mod time;
 
-pub(crate) use super::format::gib;
 pub use super::format::table;
+pub(crate) use super::format::{broken, gib, table_within};
+pub(crate) use page::Page;
 pub use page::WIDTH;
 
 use std::fmt;
-
-pub(super) use page::Page;
 
 use super::{pipeline, start_up, verdict};
 use crate::scenario::Prediction;

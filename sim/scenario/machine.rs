@@ -94,15 +94,25 @@ fn joined(reader: &Reader<'_>, written: &written::Topology, topology: Topology) 
 
 /// What one GPU's NICs carry: its share of the node's cards, and no more than the network behind them.
 pub(super) fn rail(
-    reader: &Reader<'_>,
+    reader: &mut Reader<'_>,
     written: &written::Topology,
     topology: &Topology,
 ) -> Result<Option<Bandwidth>, ScenarioError> {
-    let per_gpu = f64::from(topology.node.nics) / f64::from(topology.node.chips.max(1));
-    let network = topology.fabric.get(1).map_or(f64::INFINITY, |level| level.bandwidth.0);
+    let shipped = topology.rail();
     let rail = match &written.nic_bandwidth {
-        None => Bandwidth((topology.node.nic_bandwidth.0 * per_gpu).min(network)),
-        Some(at) if at.get_ref().0 > 0.0 => *at.get_ref(),
+        None => shipped,
+        Some(at) if at.get_ref().0 > 0.0 => {
+            let own = *at.get_ref();
+            if topology.nodes > 1 && own.0 > 1.5 * shipped.0 {
+                reader.note(format!(
+                    "topology.nic_bandwidth = {own} is {:.1} times what one GPU of {} has. It is one GPU's share: four NICs of 400 \
+                     Gbit/s for eight GPUs are \"25 GB/s\"",
+                    own.0 / shipped.0,
+                    topology.name
+                ));
+            }
+            own
+        }
         Some(at) => {
             let problem = "topology.nic_bandwidth is not above zero";
             return Err(reader.plan(at, problem, "write what one GPU's NICs carry one way, such as \"6.25 GB/s\""));

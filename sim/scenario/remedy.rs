@@ -7,6 +7,7 @@ mod spmd;
 mod train;
 
 pub use change::Remedy;
+use rayon::prelude::*;
 
 use super::change::Change;
 use super::predict::{Settings, shortened, total_if_fits};
@@ -16,6 +17,21 @@ use crate::runtime::Plan;
 /// The single changes, out of those a user would try first, that make the plan fit; and, failing a smaller batch, the
 /// longest sequence that does. What the scenario's own checks refuse is no change.
 pub(super) fn find(scenario: &Scenario) -> Vec<Remedy> {
+    let mut remedies: Vec<Remedy> = changes(scenario).iter().filter_map(|change| fitting(scenario, change)).collect();
+    // A shorter sequence, in halves: enough to say where to look; `ceiling` finds the exact one.
+    let halves = std::iter::successors(Some(scenario.job.seq() / 2), |seq| Some(seq / 2));
+    let mut shorter = halves.take_while(|&seq| seq >= 256).map(|seq| Change::set("batch.sequence", seq as i64));
+    remedies.extend(shorter.find_map(|change| fitting(scenario, &change)));
+    remedies
+}
+
+/// Those of the changes that make the plan fit.
+pub(crate) fn that_fit(scenario: &Scenario) -> Vec<Change> {
+    changes(scenario).into_par_iter().filter(|change| fitting(scenario, change).is_some()).collect()
+}
+
+/// What a user would try first.
+fn changes(scenario: &Scenario) -> Vec<Change> {
     let flag = scenario.job.recompute_flag();
     let mut changes = match &scenario.job {
         Plan::Torch(job) => train::changes(scenario, job),
@@ -28,12 +44,7 @@ pub(super) fn find(scenario: &Scenario) -> Vec<Remedy> {
     if !scenario.expandable_segments {
         changes.insert(0, Change::set("memory.expandable_segments", true));
     }
-    let mut remedies: Vec<Remedy> = changes.iter().filter_map(|change| fitting(scenario, change)).collect();
-    // A shorter sequence, in halves: enough to say where to look; `ceiling` finds the exact one.
-    let halves = std::iter::successors(Some(scenario.job.seq() / 2), |seq| Some(seq / 2));
-    let mut shorter = halves.take_while(|&seq| seq >= 256).map(|seq| Change::set("batch.sequence", seq as i64));
-    remedies.extend(shorter.find_map(|change| fitting(scenario, &change)));
-    remedies
+    changes
 }
 
 /// Changes that take away what grows with the square of a sequence and that nobody reads: a longer sequence fits with them.

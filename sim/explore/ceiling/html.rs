@@ -18,8 +18,8 @@ pub fn page(scenario: &Scenario, ceiling: &Ceiling) -> String {
         p.soft { (text::subject(scenario)) }
         (page::facts(&text::answer(ceiling)))
         (plots(&[("", ceiling)]))
-        h2 { "On the way there" }
-        (page::table("lengths on the way there", &header, &rows, &[0]))
+        h2 { "Up to the ceiling" }
+        (page::table("lengths up to the ceiling", &header, &rows, &[0]))
         @if let Some((header, rows)) = text::binding(ceiling) {
             h2 { (text::binding_title(ceiling)) }
             (page::table("what binds", &header, &rows, &[0]))

@@ -1,49 +1,53 @@
 //! The ceiling as a person reads it: the answer, what binds there, and what the way there costs.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
 use super::{Ceiling, Checked, End};
 use crate::explore::Point;
 use crate::explore::words::{gib, percent, relative_change, thousands};
 use crate::program::Category;
-use crate::report::text::{table, whose};
+use crate::report::text::{Page, table, table_within, whose};
 use crate::scenario::Scenario;
 use crate::units::Bytes;
 
-/// Writes the report.
-pub fn report(scenario: &Scenario, ceiling: &Ceiling) -> String {
-    let mut out = String::new();
+/// Writes the report, for so many columns.
+pub fn report(scenario: &Scenario, ceiling: &Ceiling, width: usize) -> String {
+    let mut page = Page::new(width, false);
     // Writing to a string cannot fail.
-    let _ = write(&mut out, scenario, ceiling);
-    out
+    let _ = write(&mut page, scenario, ceiling);
+    page.text()
 }
 
-fn write(out: &mut String, scenario: &Scenario, ceiling: &Ceiling) -> fmt::Result {
-    writeln!(out, "{}", scenario.description)?;
-    writeln!(out, "{}\n", subject(scenario))?;
+fn write(page: &mut Page, scenario: &Scenario, ceiling: &Ceiling) -> fmt::Result {
+    page.title(&scenario.description)?;
+    page.paragraph(&subject(scenario))?;
+    page.gap()?;
     for (name, line) in answer(ceiling) {
-        writeln!(out, "  {name:13} {line}")?;
+        page.line(name, &line)?;
     }
     let top = ceiling.top().map_or(0, |top| top.sequence);
     if let Some(positions) = scenario.job.model().context.filter(|&positions| top > positions) {
         let positions = thousands(positions);
         let model = &scenario.job.model().name;
-        writeln!(
-            out,
-            "  {:13} {model} is made for {positions} positions: longer sequences need its RoPE scaled",
-            "note"
+        page.line(
+            "note",
+            &format!("{model} is made for {positions} positions: longer sequences need its RoPE scaled"),
         )?;
     }
     if let Some((header, rows)) = binding(ceiling) {
         let header: Vec<&str> = header.iter().map(String::as_str).collect();
-        writeln!(out, "\n{}\n{}", binding_title(ceiling), table(&header, rows, 1))?;
+        page.heading(&binding_title(ceiling))?;
+        page.lines(&table(&header, rows, 1))?;
     }
     if let Some(first) = ceiling.ladder.first() {
-        writeln!(out, "\nOn the way there (MFU: {})", first.convention)?;
-        writeln!(out, "{}", ladder(ceiling))?;
+        page.heading("Up to the ceiling")?;
+        page.lines(&ladder(ceiling, page.width()))?;
+        let bound = same_bound(ceiling).map_or(String::new(), |bound| format!("Bound by {bound} at every length. "));
+        page.gap()?;
+        page.sentence(&format!("{bound}MFU: {}.", first.convention))?;
     }
     for (sequence, reason) in &ceiling.refused {
-        writeln!(out, "  {} tokens are refused: {reason}", thousands(*sequence))?;
+        page.item(&format!("{} tokens are refused: {reason}", thousands(*sequence)))?;
     }
     Ok(())
 }
@@ -91,7 +95,7 @@ pub(super) fn answer(ceiling: &Ceiling) -> Vec<(&'static str, String)> {
             .map(|(change, longest)| ("longer with", format!("{change}: {} tokens fit", thousands(*longest)))),
     );
     if let Some(top) = ceiling.top() {
-        lines.extend(doubt(ceiling, top).map(|line| ("beyond doubt", line)));
+        lines.extend(doubt(ceiling, top).map(|line| ("safe up to", line)));
         lines.extend(stalls(ceiling).map(|line| ("note", line)));
         lines.extend(gain(ceiling, top).map(|line| ("trade-off", line)));
     }
@@ -187,6 +191,9 @@ fn compilers_ceiling(ceiling: &Ceiling) -> Option<String> {
     Some(text + more)
 }
 
+/// A cache worth a word \[B\].
+const CACHED: u64 = 1 << 28;
+
 /// What a length that does not fit is short by.
 fn short(point: &Point) -> String {
     let memory = &point.memory;
@@ -201,7 +208,12 @@ fn short(point: &Point) -> String {
     }
     let failed = memory.report.out_of_memory.map_or(String::new(), |(failed, _)| {
         let (asked, taken) = (gib(failed.requested), gib(failed.allocated));
-        format!("a request for {asked} fails with {taken} allocated; ")
+        let cached = failed.reserved.saturating_sub(failed.allocated);
+        let pieces = match cached.0 > CACHED {
+            true => format!(" and {} cached in pieces, none of them large enough", gib(cached)),
+            false => String::new(),
+        };
+        format!("the allocator finds no block of {asked}, with {taken} allocated{pieces}; ")
     });
     let (wanted, capacity) = (gib(memory.wanted), gib(memory.capacity));
     format!("{failed}without a limit it would take {wanted} of {capacity}: {} too much", gib(memory.shortfall()))
@@ -332,20 +344,36 @@ fn signed(bytes: i128) -> String {
     if gib.abs() < 0.005 { "0".to_owned() } else { format!("{gib:+.2} GiB") }
 }
 
-fn ladder(ceiling: &Ceiling) -> String {
-    table(&HEADER, ceiling.ladder.iter().map(|point| figures(ceiling, point)).collect(), 0)
+/// What bounds every length, if one thing does.
+fn same_bound(ceiling: &Ceiling) -> Option<&'static str> {
+    let first = ceiling.ladder.first()?.bound;
+    ceiling.ladder.iter().all(|point| point.bound == first).then_some(first)
 }
+
+fn ladder(ceiling: &Ceiling, width: usize) -> String {
+    let left_out = same_bound(ceiling).map(|_| BOUND);
+    let kept = |(at, _): &(usize, String)| Some(*at) != left_out;
+    let shown = |cells: Vec<String>| cells.into_iter().enumerate().filter(kept).map(|(_, cell)| cell).collect();
+    let header: Vec<String> = shown(HEADER.map(str::to_owned).to_vec());
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    let rows = ceiling.ladder.iter().map(|point| shown(figures(ceiling, point))).collect();
+    table_within(&header, rows, &[0, 1, 2, 3, 4, 5, 6], width)
+}
+
+/// The column that is a word, and often the same.
+const BOUND: usize = 7;
 
 /// Columns of the way to the ceiling.
 pub(super) const HEADER: [&str; 9] =
-    ["sequence", "step time", "tokens/s per chip", "MFU", "allocated", "reserved", "on the device", "bound by", "fits"];
+    ["sequence", "step time", "tokens/s/chip", "MFU", "allocated", "reserved", "device", "bound by", "fits"];
 
 /// A row of it.
 pub(super) fn figures(ceiling: &Ceiling, point: &Point) -> Vec<String> {
     let memory = &point.memory;
     let mut fits = memory.verdict().to_string();
     if memory.on_device && memory.report.retries > 0 {
-        fits += &format!(", gives its cache back {} ×", memory.report.retries);
+        let retries = memory.report.retries;
+        fits += &format!(", {retries} alloc {}", if retries == 1 { "retry" } else { "retries" });
     }
     if ceiling.compiles {
         fits += match ceiling.check(point.sequence) {

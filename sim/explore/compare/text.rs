@@ -4,13 +4,10 @@
 
 use super::{Change, Comparison, Difference, Figures};
 use crate::explore::words::{relative_change, thousands};
-use crate::report::text::{gib, table};
+use crate::report::text::{broken, gib, table};
 
-/// Columns of a page.
-const WIDTH: usize = 120;
-
-/// Of which a change takes as many, beside its figures.
-const CHANGE: usize = 40;
+/// Columns of a change's figures, beside its words.
+const FIGURES: usize = 70;
 
 /// A column: its title, and a figure in quanta of which hundred make a unit.
 struct Column {
@@ -47,49 +44,48 @@ fn signed(quanta: i128) -> String {
     if quanta == 0 { "0".to_owned() } else { format!("{:+.2}", quanta as f64 / 100.0) }
 }
 
-/// Writes the report.
-pub fn report(answer: &Comparison) -> String {
-    let columns = columns(&answer.total);
+/// Writes the report, for so many columns.
+pub fn report(answer: &Comparison, width: usize) -> String {
     let mut out = String::new();
     for (letter, (name, description)) in ["A", "B"].iter().zip(&answer.sides) {
         let side = format!("{letter}  {name}   {description}");
-        out += &match side.chars().count() > WIDTH {
-            true => format!("{letter}  {name}\n   {}\n", wrapped(description, WIDTH - 3).join("\n   ")),
+        out += &match side.chars().count() > width {
+            true => format!("{letter}  {name}\n   {}\n", wrapped(description, width - 3).join("\n   ")),
             false => side + "\n",
         };
     }
-    out.extend(batches(answer));
-    out += &format!("\n{}\n", sides(answer, &columns));
+    out.extend(batches(answer).map(|line| format!("\n{}\n", wrapped(&line, width).join("\n"))));
+    out += &format!("\n{}\n", shown(sides(answer), 1));
     if answer.rows.is_empty() {
         out += "\nNo key differs: the two are the same run.\n";
     } else {
         out += "\nApplied to A one after the other\n";
-        out += &format!("{}\n", attribution(answer, &columns));
+        out += &format!("{}\n", without_groups(attribution(answer, width)));
     }
     if answer.rows.len() > 1 {
         out += &format!(
             "\nEach change alone, applied to A: the order of the rows above matters\n{}\n",
-            alone(answer, &columns)
+            without_groups(alone(answer, width))
         );
     }
     for remark in remarks(answer) {
-        out += &format!("\n  {}\n", wrapped(&remark, WIDTH - 4).join("\n    "));
+        out += &format!("\n  {}\n", wrapped(&remark, width - 4).join("\n    "));
     }
     if !answer.follows.is_empty() {
         out += "\nDefaults that change as a result\n";
         for difference in &answer.follows {
-            out += &format!("  {}\n", wrapped(&words(difference), WIDTH - 4).join("\n    "));
+            out += &format!("  {}\n", wrapped(&words(difference), width - 4).join("\n    "));
         }
     }
     out
 }
 
 /// Said first where the two do not train on as many tokens a step: their steps are not the same work.
-fn batches(answer: &Comparison) -> Option<String> {
+pub(super) fn batches(answer: &Comparison) -> Option<String> {
     let [a, b] = [&answer.total.from, &answer.total.to].map(|figures| figures.tokens);
     (a != b).then(|| {
         format!(
-            "\nNot the same work: {} tokens a step in A, {} in B ({:.3} ×); compare tokens/s per chip, not step time\n",
+            "Not the same work: {} tokens a step in A, {} in B ({:.3} ×); compare tokens/s per chip, not step time",
             thousands(a),
             thousands(b),
             b as f64 / a.max(1) as f64
@@ -119,9 +115,23 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-fn sides(answer: &Comparison, columns: &[Column]) -> String {
+/// Columns and rows.
+pub(super) type Rows = (Vec<String>, Vec<Vec<String>>);
+
+fn shown((header, rows): Rows, left: usize) -> String {
+    table(&header.iter().map(String::as_str).collect::<Vec<_>>(), rows, left)
+}
+
+/// The same without the group of each change, for which a page of text has no room.
+fn without_groups((header, mut rows): Rows) -> String {
+    rows.iter_mut().for_each(|row| drop(row.remove(0)));
+    shown((header[1..].to_vec(), rows), 1)
+}
+
+/// Both sides.
+pub(super) fn sides(answer: &Comparison) -> Rows {
     let Change { from, to } = &answer.total;
-    let mut rows: Vec<Vec<String>> = columns
+    let mut rows: Vec<Vec<String>> = columns(&answer.total)
         .iter()
         .map(|column| {
             let (before, after) = ((column.quanta)(from), (column.quanta)(to));
@@ -144,16 +154,17 @@ fn sides(answer: &Comparison, columns: &[Column]) -> String {
         rows.push(vec!["host memory a node".to_owned(), bytes(from), bytes(to)]);
     }
     rows.push(vec!["fits".to_owned(), fits(from), fits(to)]);
-    table(&["", "A", "B", "B − A", ""], rows, 1)
+    rows.iter_mut().for_each(|row| row.resize(5, String::new()));
+    (["", "A", "B", "B − A", ""].map(str::to_owned).to_vec(), rows)
 }
 
 fn fits(figures: &Figures) -> String {
     figures.verdict.to_string()
 }
 
-fn header(columns: &[Column]) -> Vec<&str> {
+fn header(columns: &[Column]) -> Vec<String> {
     let titles = columns.iter().map(|column| column.title.as_str());
-    ["", "change"].into_iter().chain(titles).chain(["then fits"]).collect()
+    ["", "change"].into_iter().chain(titles).chain(["then fits"]).map(str::to_owned).collect()
 }
 
 fn cells(names: [String; 2], change: &Change, columns: &[Column]) -> Vec<String> {
@@ -161,26 +172,33 @@ fn cells(names: [String; 2], change: &Change, columns: &[Column]) -> Vec<String>
     names.into_iter().chain(columns.iter().map(cell)).chain([fits(&change.to)]).collect()
 }
 
-fn attribution(answer: &Comparison, columns: &[Column]) -> String {
-    let mut rows: Vec<_> = answer.rows.iter().map(|row| cells(names(&row.differences), &row.change, columns)).collect();
+/// What each difference does, one after the other.
+pub(super) fn attribution(answer: &Comparison, width: usize) -> Rows {
+    let columns = &columns(&answer.total);
+    let mut rows: Vec<_> =
+        answer.rows.iter().map(|row| cells(names(&row.differences, width), &row.change, columns)).collect();
     rows.push(cells([String::new(), "all together".to_owned()], &answer.total, columns));
-    table(&header(columns), rows, 2)
+    (header(columns), rows)
 }
 
-fn alone(answer: &Comparison, columns: &[Column]) -> String {
+/// What each difference does by itself.
+pub(super) fn alone(answer: &Comparison, width: usize) -> Rows {
+    let columns = &columns(&answer.total);
     let row = |row: &super::Row| match &row.alone {
         // What a plan that cannot run would take is no figure.
         Ok(change) if change.to.refused && !answer.total.from.refused => {
-            names(&row.differences).into_iter().chain(["does not fit".to_owned()]).collect()
+            names(&row.differences, width).into_iter().chain(["does not fit".to_owned()]).collect()
         }
-        Ok(change) => cells(names(&row.differences), change, columns),
-        Err(_) => names(&row.differences).into_iter().chain(["no scenario".to_owned()]).collect(),
+        Ok(change) => cells(names(&row.differences, width), change, columns),
+        Err(_) => names(&row.differences, width).into_iter().chain(["no scenario".to_owned()]).collect(),
     };
-    table(&header(columns), answer.rows.iter().map(row).collect(), 2)
+    let mut rows: Vec<Vec<String>> = answer.rows.iter().map(row).collect();
+    rows.iter_mut().for_each(|row| row.resize(columns.len() + 3, String::new()));
+    (header(columns), rows)
 }
 
 /// Why differences were joined, and why some are no scenario alone.
-fn remarks(answer: &Comparison) -> Vec<String> {
+pub(super) fn remarks(answer: &Comparison) -> Vec<String> {
     let mut list = vec![];
     for row in &answer.rows {
         let keys: Vec<&str> = row.differences.iter().map(|difference| difference.key.as_str()).collect();
@@ -191,13 +209,13 @@ fn remarks(answer: &Comparison) -> Vec<String> {
     list
 }
 
-fn names(differences: &[Difference]) -> [String; 2] {
+fn names(differences: &[Difference], width: usize) -> [String; 2] {
     let group = differences.first().map_or("", |first| first.group().name()).to_owned();
-    let lines = differences.iter().flat_map(|one| wrapped(&words(one), CHANGE));
-    [group, lines.collect::<Vec<_>>().join("\n")]
+    let room = width.saturating_sub(FIGURES).max(26);
+    [group, differences.iter().map(|one| broken(&words(one), room)).collect::<Vec<_>>().join("\n")]
 }
 
-fn words(difference: &Difference) -> String {
+pub(super) fn words(difference: &Difference) -> String {
     let value = |value: &Option<toml::Value>| value.as_ref().map_or("not set".to_owned(), toml::Value::to_string);
     format!("{}: {} → {}", difference.key, value(&difference.from), value(&difference.to))
 }

@@ -25,7 +25,7 @@ pub fn report(scenario: &Scenario, answer: &Ceilings) -> String {
 
 /// Columns and rows.
 pub(super) fn columns(answer: &Ceilings) -> (Vec<String>, Vec<Vec<String>>) {
-    let mut header = [answer.along, "ceiling", "beyond doubt", "step time", "MFU", "reserved", "returned", "bound by"]
+    let mut header = [answer.along, "ceiling", "safe up to", "step time", "MFU", "reserved", "returned", "bound by"]
         .map(str::to_owned)
         .to_vec();
     if let Some(common) = answer.common {

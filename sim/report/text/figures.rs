@@ -5,7 +5,6 @@ use std::fmt;
 use super::super::format::gib;
 use super::super::pipeline;
 use super::page::Page;
-use crate::hardware::Topology;
 use crate::runtime::megatron::Mesh;
 use crate::runtime::{Parts, Plan, train};
 use crate::scenario::predict::Host;
@@ -33,7 +32,7 @@ pub(super) fn figures(page: &mut Page, scenario: &Scenario, answer: &Prediction,
         page.line("bubble", &format!("{:.1} % {of}", 100.0 * pipeline::bubble(scenario, answer)))?;
     }
     page.line("run", &run(scenario))?;
-    if let Some(network) = network(&scenario.topology) {
+    if let Some(network) = network(scenario) {
         page.line("network", &network)?;
     }
     without_effect(page, scenario, answer)
@@ -80,15 +79,17 @@ fn memory(page: &mut Page, answer: &Prediction) -> fmt::Result {
     Ok(())
 }
 
-/// What a chip has to other nodes, beside what the shipped machine has if that is another figure; nothing on one node.
-fn network(topology: &Topology) -> Option<String> {
-    let outermost = |topology: &Topology| topology.fabric.get(topology.level_of(topology.chips(), 1)).cloned();
-    let level = outermost(topology).filter(|_| topology.nodes > 1 && topology.axes().is_none())?;
-    let shipped = Topology::shipped(&topology.profile)
-        .and_then(|shipped| shipped.fabric.into_iter().find(|other| other.name == level.name));
-    let other = shipped.filter(|shipped| shipped.bandwidth != level.bandwidth);
-    let other = other.map_or_else(String::new, |shipped| format!("; the shipped machine has {}", shipped.bandwidth));
-    Some(format!("{} per chip to other nodes ({}){other}", level.bandwidth, level.name))
+/// What a chip has to other nodes, beside what the topology has if that is another figure; nothing on one node.
+fn network(scenario: &Scenario) -> Option<String> {
+    let topology = &scenario.topology;
+    let own = scenario.software.rail.filter(|_| topology.axes().is_none())?;
+    let level = topology.fabric.get(topology.level_of(topology.chips(), 1))?;
+    let shipped = topology.rail();
+    let other = match own == shipped {
+        true => String::new(),
+        false => format!("; topology.nic_bandwidth says so, and {} has {shipped}", topology.name),
+    };
+    Some(format!("{own} per chip to other nodes ({}){other}", level.name))
 }
 
 /// What runs where, in a line.

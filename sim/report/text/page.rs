@@ -14,23 +14,23 @@ const NARROWEST: usize = 60;
 const INDENT: usize = 16;
 
 /// A page that is being written.
-pub(in super::super) struct Page {
+pub(crate) struct Page {
     text: String,
     width: usize,
     colour: bool,
 }
 
 impl Page {
-    pub(super) fn new(width: usize, colour: bool) -> Page {
+    pub(crate) fn new(width: usize, colour: bool) -> Page {
         Page { text: String::new(), width: width.max(NARROWEST), colour }
     }
 
-    pub(super) fn text(self) -> String {
+    pub(crate) fn text(self) -> String {
         self.text
     }
 
     /// Columns.
-    pub(in super::super) fn width(&self) -> usize {
+    pub(crate) fn width(&self) -> usize {
         self.width
     }
 
@@ -39,19 +39,19 @@ impl Page {
     }
 
     /// The first line.
-    pub(super) fn title(&mut self, text: &str) -> fmt::Result {
+    pub(crate) fn title(&mut self, text: &str) -> fmt::Result {
         let title = self.styled(Style::new().bold(), text);
         writeln!(self.text, "{title}")
     }
 
     /// The head of a section.
-    pub(in super::super) fn heading(&mut self, text: &str) -> fmt::Result {
+    pub(crate) fn heading(&mut self, text: &str) -> fmt::Result {
         let heading = self.styled(Style::new().bold(), text);
         writeln!(self.text, "\n{heading}")
     }
 
     /// The verdict, its first sentence in a colour.
-    pub(super) fn verdict(&mut self, verdict: &Verdict) -> fmt::Result {
+    pub(in super::super) fn verdict(&mut self, verdict: &Verdict) -> fmt::Result {
         let Verdict { mood, first, rest } = verdict;
         let colour = match mood {
             Mood::Good => AnsiColor::Green,
@@ -69,7 +69,7 @@ impl Page {
     }
 
     /// A label and what is said of it; further lines stand below the first.
-    pub(in super::super) fn line(&mut self, label: &str, text: &str) -> fmt::Result {
+    pub(crate) fn line(&mut self, label: &str, text: &str) -> fmt::Result {
         let first = format!("  {label:<width$}", width = INDENT - 2);
         let below = " ".repeat(INDENT);
         let wrapped = textwrap::fill(text, self.options(&first, &below));
@@ -77,24 +77,30 @@ impl Page {
     }
 
     /// A sentence under a heading.
-    pub(super) fn sentence(&mut self, text: &str) -> fmt::Result {
+    pub(crate) fn sentence(&mut self, text: &str) -> fmt::Result {
         let wrapped = textwrap::fill(text, self.options("  ", "  "));
         writeln!(self.text, "{wrapped}")
     }
 
+    /// Text from the first column on.
+    pub(crate) fn paragraph(&mut self, text: &str) -> fmt::Result {
+        let wrapped = textwrap::fill(text, self.options("", ""));
+        writeln!(self.text, "{wrapped}")
+    }
+
     /// An item of a list, whose further lines are indented.
-    pub(super) fn item(&mut self, text: &str) -> fmt::Result {
+    pub(crate) fn item(&mut self, text: &str) -> fmt::Result {
         let wrapped = textwrap::fill(text, self.options("  ", "      "));
         writeln!(self.text, "{wrapped}")
     }
 
     /// Lines as they are, such as a table's.
-    pub(super) fn lines(&mut self, text: &str) -> fmt::Result {
+    pub(crate) fn lines(&mut self, text: &str) -> fmt::Result {
         writeln!(self.text, "{text}")
     }
 
     /// An empty line.
-    pub(super) fn gap(&mut self) -> fmt::Result {
+    pub(crate) fn gap(&mut self) -> fmt::Result {
         writeln!(self.text)
     }
 

@@ -35,12 +35,22 @@ pub(super) fn changes(scenario: &Scenario, job: &TorchPlan) -> Vec<Change> {
     if job.fsdp.wrap.blocks.iter().any(Option::is_none) {
         list.push(all_blocks(Change::set("fsdp.wrap", "block").and(reshard())));
     }
+    if scenario.draft.get("loss.kind").and_then(Value::as_str) != Some("fused_linear") {
+        list.push(Change::set("loss.kind", "fused_linear"));
+    }
     if let Some(how) = job.optimizer.slimmer() {
         list.push(Change::set("optimizer.implementation", how.written()));
     }
     if job.fsdp.replicate > 1 {
         let all = i64::from(job.fsdp.shard * job.fsdp.replicate);
         list.push(Change::set("mesh.dp_shard", all).and(Change::set("mesh.dp_replicate", 1)));
+    }
+    if job.fsdp.version == Version::Two && job.fsdp.shard.is_multiple_of(2) {
+        let twice = 2 * scenario.draft.get("mesh.cp").and_then(Value::as_integer).unwrap_or(1);
+        let half = i64::from(job.fsdp.shard / 2);
+        let split = Change::set("mesh.cp", twice).and(Change::set("mesh.dp_shard", half));
+        // Eager blocks have no context parallelism.
+        list.push(if job.compile { split } else { split.and(Change::set("compile.blocks", true)) });
     }
     // Under DeepSpeed; elsewhere the table is refused.
     let stage = scenario.draft.get("zero.stage").and_then(Value::as_integer);
