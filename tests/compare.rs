@@ -187,11 +187,7 @@ fn a_comparison_of_two_layouts_says_first_that_their_batches_differ_and_keeps_to
     folder.write("b.toml", LAYOUTS[1]);
     let said = String::from_utf8(folder.windtunnel(&["compare", "a.toml", "b.toml"]).stdout).unwrap();
     let first = said.lines().nth(3).unwrap();
-    assert_eq!(
-        first,
-        "Not the same work: 262,144 tokens a step in A, 524,288 in B (2.000 ×); compare tokens/s per chip, not step time",
-        "{said}"
-    );
+    assert!(first.starts_with("Not the same work: 262,144 tokens a step in A, 524,288 in B (2.000 ×);"), "{said}");
     let widest = said.lines().map(|line| line.chars().count()).max().unwrap();
     assert!(widest <= 100, "{widest}\n{said}");
     let same = sides(make::TINY, &make::with(make::TINY, "compile", "blocks", true));

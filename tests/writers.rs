@@ -22,12 +22,13 @@ use Does::{Create, Replace, Try};
 
 /// Binary, command line, what it does: `{}` is the file that is written, `@` marks the input that it waits for when it is a pipe.
 /// A line ends with the option that names the file.
-const WRITERS: [(&str, &str, Does); 19] = [
+const WRITERS: [(&str, &str, Does); 20] = [
     ("windtunnel", "run @scenario.toml --json {}", Replace),
     ("windtunnel", "run @scenario.toml --trace {}", Replace),
     ("windtunnel", "run @scenario.toml --html {}", Replace),
     ("windtunnel", "ceiling @scenario.toml --max 256 --html {}", Replace),
     ("windtunnel", "ceiling @scenario.toml --max 256 --json {}", Replace),
+    ("windtunnel", "compare @scenario.toml measured.toml --html {}", Replace),
     ("windtunnel", "compare @scenario.toml measured.toml --json {}", Replace),
     ("windtunnel", "check @measured.toml --json {}", Replace),
     ("windtunnel", "check @measured.toml --html {}", Replace),

@@ -89,8 +89,12 @@ pub fn run(args: &Args) -> Outcome {
     if let Some(file) = html {
         written.write(file, &html::page(&outcome, &groups), "");
     }
+    let bounded = thresholds.is_some();
     let broken = thresholds.map(|thresholds| threshold::broken(&thresholds, &groups)).unwrap_or_default();
     let mut report = text::report(&outcome, &groups, width());
+    if bounded && broken.is_empty() {
+        report += "\nAll bounds hold.\n";
+    }
     if !broken.is_empty() {
         report += &format!("\nBounds that are exceeded\n{}", text::broken(&broken, &outcome));
     }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
 use super::{Failure, Json, Outcome, Written, output, width};
-use windtunnel::files::Output;
+use windtunnel::files::{self, Output};
 use windtunnel::report::{html, text};
 use windtunnel::scenario::advice::Advice;
 use windtunnel::scenario::predict::{Settings, Verdict};
@@ -60,7 +60,9 @@ pub fn run(args: &Args) -> Outcome {
     let page = output(args.html.as_ref())?;
     let scenario = Scenario::load(&args.scenario).map_err(Failure::input)?;
     let settings = Settings { fold: !args.full, record: trace.is_some(), ..Settings::default() };
+    let bar = files::spinner("simulating");
     let answer = predict(&scenario, settings).map_err(Failure::input)?;
+    bar.finish_and_clear();
     let mut written = write_trace(trace, &scenario, &answer);
     if let Some(file) = page {
         written.write(file, &html::page(&scenario, &answer), ": open it in a browser");

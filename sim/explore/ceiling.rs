@@ -101,6 +101,9 @@ fn longer(
     };
     let mut longer: Vec<(String, u64)> = changes.into_iter().filter_map(raised).collect();
     longer.sort_by_key(|&(_, length)| std::cmp::Reverse(length));
+    // Of values of one key that raise it as far, the first will do.
+    let key = |change: &str| change.split(" = ").next().map(str::to_owned);
+    longer.dedup_by(|later, first| later.1 == first.1 && key(&later.0) == key(&first.0));
     longer.truncate(SHOWN);
     longer
 }

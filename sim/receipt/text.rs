@@ -43,8 +43,57 @@ fn figures(g: &Group) -> Vec<Vec<String>> {
         .collect()
 }
 
+/// So few runs are listed one by one: a median would say nothing.
+const FEW: usize = 5;
+
+/// Each run with its figures.
+fn few(outcome: &Outcome, groups: &[Group], width: usize) -> String {
+    let mut out = String::new();
+    for row in &outcome.judged {
+        let _ = writeln!(out, "{}", row.id);
+        let rows = figures_of(row)
+            .into_iter()
+            .map(|(name, [measured, predicted, error])| vec![name.to_owned(), measured, predicted, error]);
+        let _ = writeln!(out, "{}", table(&["", "measured", "predicted", "error"], rows.collect(), 1));
+        if let Some(inside) = row.inside {
+            let words = if inside { "inside" } else { "outside" };
+            let _ = writeln!(out, "  The measured step is {words} the 80 % interval. Predicted: {}.", shares(row));
+        }
+        let _ = writeln!(out);
+    }
+    let all = |count: fn(&Group) -> usize| groups.iter().filter(|group| group.lane != ALL).map(count).sum::<usize>();
+    let _ = writeln!(out, "Checked: {} of {} runs.", all(|group| group.covered), all(|group| group.rows));
+    reasons(&mut out, outcome, width);
+    out
+}
+
+/// What was measured, predicted, and the error of each figure.
+fn figures_of(judged: &Judged) -> Vec<(&'static str, [String; 3])> {
+    let gib = 1.0 / f64::from(1 << 30);
+    let figures = [
+        ("step time", judged.step, 1.0, "s"),
+        ("reserved", judged.reserved, gib, "GiB"),
+        ("allocated", judged.allocated, gib, "GiB"),
+        ("memory, kind not stated (against reserved)", judged.unstated, gib, "GiB"),
+        ("MFU", judged.mfu, 100.0, "%"),
+    ];
+    let mut rows: Vec<(&'static str, [String; 3])> = vec![];
+    for (name, pair, scale, unit) in figures {
+        let shown = |value: f64| format!("{:.3} {unit}", value * scale);
+        rows.extend(pair.map(|p| (name, [shown(p.measured), shown(p.predicted), signed(p.error())])));
+    }
+    if judged.memory_verdict.1 {
+        let predicted = if judged.memory_verdict.0 { "out of memory" } else { "fits" };
+        rows.push(("verdict", ["out of memory".to_owned(), predicted.to_owned(), String::new()]));
+    }
+    rows
+}
+
 /// The check, for so many columns where names are no longer.
 pub fn report(outcome: &Outcome, groups: &[Group], width: usize) -> String {
+    if (1..=FEW).contains(&outcome.judged.len()) {
+        return few(outcome, groups, width);
+    }
     let mut out = textwrap::fill(
         "Median and 90th percentile of the absolute error, and the median signed error (bias). A configuration counts once.",
         width,
@@ -209,23 +258,9 @@ pub fn row(case: &Case, answer: &Prediction) -> String {
         let rows = case.assumptions.iter().map(|a| vec![format!("{} = {}", a.key, a.value), a.source.clone()]);
         let _ = writeln!(out, "{}", table(&["key", "source"], rows.collect(), 2));
     }
-    let mut rows = vec![];
-    let mut line = |name: &str, pair: Option<super::case::Pair>, scale: f64, unit: &str| {
-        if let Some(p) = pair {
-            let shown = |v: f64| format!("{:.3} {unit}", v * scale);
-            rows.push(vec![name.to_owned(), shown(p.measured), shown(p.predicted), signed(p.error())]);
-        }
-    };
-    let gib = 1.0 / f64::from(1 << 30);
-    line("step time", judged.step, 1.0, "s");
-    line("reserved", judged.reserved, gib, "GiB");
-    line("allocated", judged.allocated, gib, "GiB");
-    line("memory, kind not stated (against reserved)", judged.unstated, gib, "GiB");
-    line("MFU", judged.mfu, 100.0, "%");
-    if judged.memory_verdict.1 {
-        let predicted = if judged.memory_verdict.0 { "out of memory" } else { "fits" };
-        rows.push(vec!["verdict".to_owned(), "out of memory".to_owned(), predicted.to_owned(), String::new()]);
-    }
+    let figures = figures_of(&judged).into_iter();
+    let rows =
+        figures.map(|(name, [measured, predicted, error])| vec![name.to_owned(), measured, predicted, error]).collect();
     let _ = writeln!(out, "\n{}", table(&["", "measured", "predicted", "error"], rows, 1));
     if let Some(inside) = judged.inside {
         let (low, high) = answer.interval;

@@ -74,7 +74,7 @@ fn narrowed(header: &[&str], rows: &mut [Vec<String>], right: &[usize], width: u
 /// Lines of at most so many characters, broken at spaces and after the joints of a name.
 pub(crate) fn broken(text: &str, room: usize) -> String {
     let (mut lines, mut line) = (vec![], String::new());
-    for piece in text.split_inclusive([' ', '_', '.', '/', '-']) {
+    for piece in text.split_inclusive([' ', '_', '-']) {
         if !line.is_empty() && line.chars().count() + piece.trim_end().chars().count() > room {
             lines.push(std::mem::take(&mut line));
         }

@@ -57,6 +57,9 @@ pub(super) fn mesh(
             let rest = chips / shard;
             if rest > 1 {
                 reader.assume_for("mesh.dp_replicate", (), rest, format!("{chips} chips / dp_shard {shard}"));
+                reader.note(format!(
+                    "mesh.dp_replicate is not stated: {chips} chips / dp_shard {shard} make {rest} replicas (HSDP)"
+                ));
             }
             (shard, rest)
         }

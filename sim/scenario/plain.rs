@@ -4,13 +4,24 @@ use std::ops::Range;
 
 use crate::near::nearest;
 
+/// What stands in the tables that every scenario has.
+const EXAMPLES: [(&str, &str); 5] = [
+    ("runtime", "runtime = \"fsdp2\""),
+    ("topology", "[topology] with name = \"h100-sxm-80gb\""),
+    ("model", "[model] with name = \"llama-3.1-8b\""),
+    ("mesh", "[mesh] with dp_shard = 8"),
+    ("batch", "[batch] with sequence = 8192 and micro = 1"),
+];
+
 /// Rewrites a parser's message about the text at `span`; words it does not know stay as they are.
 pub(super) fn words(message: &str, text: &str, span: Range<usize>) -> String {
     let message = message.trim();
     let found = text.get(span).unwrap_or_default().lines().next().unwrap_or_default().trim();
     let expected = message.split_once(", expected ").map(|(_, expected)| expected);
     if let Some(key) = message.strip_prefix("missing field ") {
-        return format!("the key {key} is missing: add it");
+        let example = EXAMPLES.iter().find(|(table, _)| key == format!("`{table}`"));
+        let example = example.map_or("add it".to_owned(), |(_, example)| format!("add it, such as {example}"));
+        return format!("the key {key} is missing: {example}");
     }
     match (message, expected) {
         _ if found.starts_with("[[") && message.starts_with("invalid type") => {

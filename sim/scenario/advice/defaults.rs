@@ -5,10 +5,14 @@ use toml::Value;
 use crate::scenario::keys::{self, Choice, Kind};
 use crate::scenario::{Change, Scenario};
 
+/// Switches for looking for errors, with which nobody trains.
+const TO_DEBUG: [&str; 1] = ["framework.launch_blocking"];
+
 /// Each default with a change that takes its key to another value: all other words of a choice, the other way of a switch, twice a
 /// count. Names, sizes and lists have no other value that suggests itself.
 pub(super) fn others(scenario: &Scenario) -> Vec<(String, Change)> {
     let taken = scenario.assumptions.iter().filter_map(|assumption| assumption.taken());
+    let taken = taken.filter(|taken| !TO_DEBUG.contains(&taken.key.as_str()));
     let of_one = |(key, value): (&str, Value), line: String| {
         let values = keys::row(key).map_or(vec![], |row| alternatives(row.kind, &value));
         values.into_iter().map(move |value| (line.clone(), Change::set(key, value))).collect::<Vec<_>>()
