@@ -32,7 +32,10 @@ pub(super) const LOSS_KEYS: Table = Table {
                 Word("fused_linear"),
             ]),
             MODULES,
-            "Which loss, and in how many parts.",
+            "Which loss, and in how many parts. fp32: on logits cast to fp32. bf16: on logits as they are. flash_cross_entropy: \
+             flash-attn's kernel. chunked_output: the head by parts inside the model. chunked_linear: head and loss by parts. \
+             chunked_gradients: their backward too. vocabulary_chunked: by parts of the vocabulary. fused_linear: Liger's head \
+             and loss in one, which never holds all logits.",
         ),
         Key::new("chunks", Count(Some((1, 1 << 16))), MODULES, "Parts of the sequence."),
         Key::new("words", Count(Some((1, 1 << 20))), MODULES, "Words of a part of the vocabulary."),
