@@ -37,7 +37,7 @@ fn measured(answer: &Prediction) -> String {
     let models = if families == 1 { "all of one model".to_owned() } else { format!("of {families} models") };
     let median = format!("{} too {direction}", percent(bias));
     match runs {
-        0 => format!("none matches this setup ({kind}). The interval rests on the costs' residuals and on other runs"),
+        0 => format!("none matches this setup ({kind}). The interval rests on the errors of kernel costs and on other runs"),
         1 => format!(
             "one matches this setup ({kind}). The step predicted for it is {median}; the step above is not corrected for that"
         ),

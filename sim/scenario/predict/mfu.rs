@@ -55,15 +55,15 @@ pub(super) fn mfu(scenario: &Scenario, classes: &[Class], step: Time, tokens: u6
     let hardware = classes.iter().map(|class| class.counts.flops.0 * u128::from(class.ranks)).sum();
     let entries = [
         (
-            "6·N + 12·L·H·S, N without look-up tables, attention in full (torchtitan, PaLM)",
+            "6·N + 12·L·H·S, N without the input embedding, all pairs of tokens (torchtitan, PaLM)",
             tokens * (6 * matmul + 12 * attention),
         ),
         (
-            "6·N + 6·L·H·S, N without look-up tables, causal half (Megatron-Bridge, NeMo 25)",
+            "6·N + 6·L·H·S, N without the input embedding, causal pairs only (Megatron-Bridge, NeMo 25)",
             tokens * (6 * matmul + 6 * attention),
         ),
-        ("6·N + 12·L·H·S, N with look-up tables", tokens * (6 * all + 12 * attention)),
-        ("6·N, N without look-up tables, no attention", tokens * 6 * matmul),
+        ("6·N + 12·L·H·S, N with the input embedding", tokens * (6 * all + 12 * attention)),
+        ("6·N, N without the input embedding, no attention", tokens * 6 * matmul),
         ("every matmul and attention kernel run, recompute included (FlopCounterMode)", hardware),
     ];
     mfu_conventions()
