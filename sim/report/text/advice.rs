@@ -72,7 +72,7 @@ pub(super) fn defaults(page: &mut Page, scenario: &Scenario, advice: Option<&Adv
     if all == 0 {
         return Ok(());
     }
-    page.heading("Defaults that the file does not state")?;
+    page.heading("Defaults that the file does not state, the most decisive first")?;
     let moved: &[Moved] = advice.map_or(&[], |advice| &advice.defaults);
     let listed = if verbose { moved.len() } else { LISTED.min(moved.len()) };
     if listed > 0 {

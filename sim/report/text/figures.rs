@@ -5,6 +5,7 @@ use std::fmt;
 use super::super::format::gib;
 use super::super::pipeline;
 use super::page::Page;
+use crate::runtime::fsdp::Version;
 use crate::runtime::megatron::Mesh;
 use crate::runtime::{Parts, Plan, train};
 use crate::scenario::predict::Host;
@@ -133,11 +134,12 @@ fn mesh(job: &Plan) -> String {
     let stages = |job: &train::TorchPlan| {
         let context = if job.context > 1 { format!("cp {} × ", job.context) } else { String::new() };
         let replicas = job.data_ranks() / job.context.max(1);
+        let data = if job.fsdp.replicate == 1 && job.fsdp.version == Version::Two { "dp_shard" } else { "dp" };
         let tensor = job.tensor.ranks;
         match &job.pipeline {
-            Some(stages) => Some(format!("tp {tensor} × {context}pp {} × dp {replicas} · ", stages.ranks)),
-            None if tensor > 1 => Some(format!("tp {tensor} × {context}dp {replicas} · ")),
-            None => (job.context > 1).then(|| format!("{context}dp {replicas} · ")),
+            Some(stages) => Some(format!("tp {tensor} × {context}pp {} × {data} {replicas} · ", stages.ranks)),
+            None if tensor > 1 => Some(format!("tp {tensor} × {context}{data} {replicas} · ")),
+            None => (job.context > 1).then(|| format!("{context}{data} {replicas} · ")),
         }
     };
     let of_stages = || job.train().and_then(stages);

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::super::questions::questions;
 use super::page::Page;
+use crate::cost::Basis;
 use crate::scenario::predict::Alike;
 use crate::scenario::{Prediction, Scenario};
 
@@ -17,6 +18,9 @@ pub(super) fn sure(page: &mut Page, scenario: &Scenario, answer: &Prediction, ve
     let shares: Vec<String> =
         shares.map(|(basis, share)| format!("{:.0} % {}", 100.0 * share, basis.label())).collect();
     page.line("costs", &format!("{} of the step", shares.join(", ")))?;
+    if answer.shares.iter().any(|(basis, share)| *basis == Basis::Extrapolated && *share >= 0.05) {
+        page.line("", "extrapolated: from another shape, chip or clock, by a stated relation")?;
+    }
     let profile = format!("{} ({})", scenario.profile.name, scenario.profile.summary);
     page.line("profile", &profile)?;
     for (question, reply) in questions(scenario, answer) {
@@ -37,7 +41,9 @@ fn measured(answer: &Prediction) -> String {
     let models = if families == 1 { "all of one model".to_owned() } else { format!("of {families} models") };
     let median = format!("{} too {direction}", percent(bias));
     match runs {
-        0 => format!("none matches this setup ({kind}). The interval rests on the errors of kernel costs and on other runs"),
+        0 => format!(
+            "none matches this setup ({kind}). The interval rests on the errors of kernel costs and on other runs"
+        ),
         1 => format!(
             "one matches this setup ({kind}). The step predicted for it is {median}; the step above is not corrected for that"
         ),
