@@ -120,18 +120,17 @@ fn loops(tables: &Tables, machine: &str, chip: &ChipSpec) -> Result<Vec<(f64, f6
 
 /// Sustained over burst rate of attention: on H200, and on H100 for its die and power limit.
 pub fn attention(chip: &ChipSpec) -> Result<Option<f64>, ImportError> {
-    let hopper = matches!(chip.matmul, "h100" | "h200");
-    hopper
-        .then(|| {
-            Ok(fit::median(
-                &Shapes::read("h200 in training", "attention")?.points.iter().map(|p| p.1).collect::<Vec<_>>(),
-            ))
-        })
-        .transpose()
+    if !matches!(chip.matmul, "h100" | "h200") {
+        return Ok(None);
+    }
+    // One row.
+    Ok(Shapes::read("h200 in training", "attention")?.points.first().map(|point| point.1))
 }
 
 /// The section `clock`.
 pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError> {
+    // How many numbers the evidence counts: medians, but of training steps the steps.
+    let mut behind = None;
     let (points, source) = match chip.sustained {
         Sustained::Cubes(gpu) => {
             let source = format!(
@@ -159,9 +158,10 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
         }
         Sustained::Training(gpu) => {
             let shapes = Shapes::read(gpu, "bf16")?;
+            behind = Some(shapes.count);
             let source = format!(
                 "calibrate/import/sustained.csv: matmuls in {} training steps at the power limit over bursts; attention in loops \
-                 over bursts",
+                 over bursts; the error is a judgement",
                 shapes.count
             );
             (shapes.points, source)
@@ -172,9 +172,6 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
             (loops(tables, machine, chip)?, source.to_owned())
         }
     };
-    // Medians of few numbers; of training steps it is these that count.
-    let behind =
-        if let Sustained::Training(gpu) = chip.sustained { Shapes::read(gpu, "bf16")?.count } else { points.len() };
     let fp8 = match chip.matmul {
         name @ ("h100" | "h200") => {
             let gpu = if name == "h100" { "H100 SXM" } else { "H200 SXM" };
@@ -204,7 +201,7 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
         ),
         false => String::new(),
     };
-    let evidence = evidence(basis, behind, p90 / 2.0, p90, &format!("{source}{limit}"));
+    let evidence = evidence(basis, behind.unwrap_or(points.len()), p90 / 2.0, p90, &format!("{source}{limit}"));
     let text = fit::clock::section(&points, fp8_factor, attention(chip)?, scale, &evidence);
     let report = |name: &str, (time, factor): &(f64, f64)| Residual {
         section: format!("clock {name} {:.2} ms: {factor:.3}", time * 1e3),

@@ -56,7 +56,7 @@ def main():
         receipt = json.loads(line)
         parts = receipt["measured"]["raw"]["breakdown"]["parts"]
         factors.append(burst(receipts, receipt) / sum(p["busy_s"] for p in parts if p["name"] in MATMULS))
-    row("bf16", factors, "all matmuls of a profiled step of each receipt of calibrate/measured, over bursts of this table")
+    row("bf16", factors, "all matmuls of a profiled step of each receipt of tests/receipts/windtunnel-h200.jsonl, over bursts of this table")
     ratios = []
     for path in points:
         measured = [json.loads(line).get("point") for line in open(path)]

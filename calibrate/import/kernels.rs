@@ -15,9 +15,6 @@ use crate::fit::attention::{Point, flops};
 /// Profile of the chip that the kernels ran on.
 const CHIP: &str = "h200-sxm-141gb";
 
-/// Of its tensor cores in bf16 [FLOP/s].
-const PEAK: f64 = 989.4e12;
-
 const SOURCE: &str = "calibrate/import/kernels.csv: PyTorch 2.11 in training steps on one NVIDIA H200";
 
 /// Why a kernel does not reach the stream.
@@ -50,6 +47,10 @@ const FAMILIES: [(&str, Held); 8] = [
 /// What a share on another chip adds to its 90th percentile: assumed.
 const CARRIED_OVER: f64 = 0.15;
 
+fn chip_of_the_table() -> &'static ChipSpec {
+    CHIPS.iter().find(|spec| spec.name == CHIP).expect("a chip of the table")
+}
+
 fn table() -> Result<Table, ImportError> {
     Table::parse("calibrate/import/kernels.csv", include_bytes!("kernels.csv"))
 }
@@ -65,7 +66,7 @@ fn numbers<const N: usize>(table: &Table, row: &Row<'_>, columns: [&str; N]) -> 
 
 /// Families of memory-bound kernels for a chip: name, share of its stream, evidence.
 pub fn families(tables: &Tables, chip: &ChipSpec) -> Result<Vec<(&'static str, f64, String)>, ImportError> {
-    let measured = CHIPS.iter().find(|spec| spec.name == CHIP).expect("a chip of the table");
+    let measured = chip_of_the_table();
     let (stream, table) = (memory::curve(tables, measured)?, table()?);
     let mut found = vec![];
     for (name, held) in FAMILIES {
@@ -113,7 +114,7 @@ pub fn attention(library: &str, factor: f64) -> Result<BTreeMap<(u64, bool), Vec
     for ((head, backward, shape), seconds) in shapes {
         let [batch, heads, sequence] = shape.map(|number| number as f64);
         let work = flops(batch, heads, sequence, head as f64, true, backward);
-        let slowed = (1.0 / factor - 1.0) * work / PEAK;
+        let slowed = (1.0 / factor - 1.0) * work / (chip_of_the_table().peaks[0] * 1e12);
         found.entry((head, backward)).or_default().push(Point {
             flops: work,
             sequence,
