@@ -31,8 +31,7 @@ pub const SCHEMA: &str = include_str!("../docs/schema/topology.json");
 impl Topology {
     /// Reads a shipped topology by name, or one's own by the path of its `.toml`, and sizes it.
     pub fn load(name_or_path: &str, size: &Size) -> Result<Topology, HardwareError> {
-        let (file, text) = registry::find(name_or_path)?;
-        Self::parse(&file, &text, size)
+        registry::load(name_or_path, size)
     }
 
     /// Reads a topology from the text of a file, which errors call `file`.

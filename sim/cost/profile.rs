@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Deserialize;
 
@@ -276,16 +276,20 @@ pub struct Profile {
 impl Profile {
     /// A shipped profile by name, or a user's by path (anything that ends in `.toml`).
     pub fn find(name: &str) -> Result<Profile, ProfileError> {
-        // Every what-if reads its scenario anew: a shipped profile is parsed once.
-        static PARSED: Mutex<BTreeMap<String, Profile>> = Mutex::new(BTreeMap::new());
+        Profile::shared(name).map(Arc::unwrap_or_clone)
+    }
+
+    /// The same, shared by all who ask: a search reads thousands of scenarios, and a shipped profile is parsed once.
+    pub(crate) fn shared(name: &str) -> Result<Arc<Profile>, ProfileError> {
+        static PARSED: Mutex<BTreeMap<String, Arc<Profile>>> = Mutex::new(BTreeMap::new());
         let parsed = || PARSED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = parsed().get(name) {
-            return Ok(known.clone());
+            return Ok(Arc::clone(known));
         }
         let (path, text) = Profile::text(name)?;
-        let profile = Profile::parse(&path, &text)?;
+        let profile = Arc::new(Profile::parse(&path, &text)?);
         if !name.ends_with(".toml") {
-            parsed().insert(name.to_owned(), profile.clone());
+            parsed().insert(name.to_owned(), Arc::clone(&profile));
         }
         Ok(profile)
     }

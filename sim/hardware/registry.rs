@@ -1,5 +1,7 @@
 //! The topologies that ship with the program, one line each, and the search for one by name or path.
 
+use std::sync::{Mutex, PoisonError};
+
 use super::{HardwareError, Size, Topology, understood};
 use crate::near::nearest;
 
@@ -34,6 +36,9 @@ const SHIPPED: &[Shipped] = shipped! {
     "tpu-v7x" also "tpu7x";
 };
 
+/// How many machines are kept.
+const KEPT: usize = 64;
+
 /// One entry of the list of shipped topologies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
@@ -61,11 +66,32 @@ pub(super) fn shipped(name: &str) -> Option<Topology> {
     understood::read(shipped.name, shipped.text, &Size::Smallest).ok()
 }
 
-/// What errors call the file, and its text.
-pub(super) fn find(name_or_path: &str) -> Result<(String, String), HardwareError> {
+/// A shipped topology by name, or one's own by path. Shipped ones are kept: a search asks for the same machine thousands of times.
+pub(super) fn load(name_or_path: &str, size: &Size) -> Result<Topology, HardwareError> {
+    static READ: Mutex<Vec<(String, Size, Topology)>> = Mutex::new(vec![]);
+    let read = || READ.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((.., known)) = read().iter().find(|(name, of, _)| name == name_or_path && of == size) {
+        return Ok(known.clone());
+    }
+    let (file, text) = find(name_or_path)?;
+    let topology = understood::read(&file, &text, size)?;
+    let mut known = read();
+    if shipped_as(name_or_path).is_some() && known.len() < KEPT {
+        known.push((name_or_path.to_owned(), size.clone(), topology.clone()));
+    }
+    Ok(topology)
+}
+
+/// The shipped topology that is asked for.
+fn shipped_as(name_or_path: &str) -> Option<&'static Shipped> {
     let asked = name_or_path.trim();
-    let is_it = |shipped: &&Shipped| shipped.name == asked || shipped.aliases.contains(&asked);
-    if let Some(shipped) = SHIPPED.iter().find(is_it) {
+    SHIPPED.iter().find(|shipped| shipped.name == asked || shipped.aliases.contains(&asked))
+}
+
+/// What errors call the file, and its text.
+fn find(name_or_path: &str) -> Result<(String, String), HardwareError> {
+    let asked = name_or_path.trim();
+    if let Some(shipped) = shipped_as(asked) {
         return Ok((format!("topologies/{}.toml", shipped.name), shipped.text.to_owned()));
     }
     if !(asked.ends_with(".toml") || asked.contains(['/', '\\'])) {

@@ -1,5 +1,7 @@
 //! The shard-plan check: impossible plans are explained before anything is simulated.
 
+use std::sync::Arc;
+
 use toml::Spanned;
 
 use super::error::ScenarioError;
@@ -111,8 +113,8 @@ pub(super) fn profile(
     reader: &mut Reader<'_>,
     written: &written::Topology,
     topology: &Topology,
-    profile: Profile,
-) -> Result<Profile, ScenarioError> {
+    profile: Arc<Profile>,
+) -> Result<Arc<Profile>, ScenarioError> {
     let at = written.profile.as_ref().unwrap_or(&written.name);
     if topology.axes().is_some() != profile.collectives.of_a_torus() {
         let (one, other) = if profile.collectives.of_a_torus() { ("slices", "nodes") } else { ("nodes", "slices") };
@@ -147,7 +149,7 @@ pub(super) fn profile(
         measured.0 / 1e9,
         profile.name
     ));
-    Ok(profile.on_link(link))
+    Ok(Arc::new(Arc::unwrap_or_clone(profile).on_link(link)))
 }
 
 /// A table of learned positions must be as long as sequences are.

@@ -1,6 +1,7 @@
 //! The table `[topology]` as understood: the machine, its costs, and its network.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use toml::Spanned;
 
@@ -274,14 +275,15 @@ pub(super) fn profile(
     reader: &Reader<'_>,
     written: &written::Topology,
     topology: &Topology,
-) -> Result<Profile, ScenarioError> {
+) -> Result<Arc<Profile>, ScenarioError> {
     let at = written.profile.as_ref().unwrap_or(&written.name);
     let failed = |error| ScenarioError::Profile { problem: Box::new(error), place: reader.place(at) };
     match &written.profile {
-        None => Profile::find(&topology.profile).map_err(failed),
+        None => Profile::shared(&topology.profile).map_err(failed),
         Some(profile) => {
             let name = relative(reader.file, profile.get_ref());
-            if name.ends_with(".toml") { Profile::load(Path::new(&name)) } else { Profile::find(&name) }.map_err(failed)
+            let own = || Profile::load(Path::new(&name)).map(Arc::new);
+            if name.ends_with(".toml") { own() } else { Profile::shared(&name) }.map_err(failed)
         }
     }
 }

@@ -6,6 +6,7 @@
 mod class;
 mod conventions;
 mod costs;
+mod floor;
 mod host;
 mod kind;
 mod memory;
@@ -20,6 +21,7 @@ mod witnesses;
 pub use class::Class;
 pub(super) use conventions::mfu_conventions;
 pub use costs::Evidence;
+pub use floor::{Floor, Floors};
 pub use host::{Host, Verdict};
 pub use kind::Kind;
 pub(super) use memory::total_if_fits;

@@ -1,5 +1,7 @@
 //! The scenario as understood: every decision taken, every default named.
 
+use std::sync::Arc;
+
 use toml::Spanned;
 
 use super::assumption::Assumption;
@@ -47,7 +49,7 @@ pub struct Scenario {
     /// The machine.
     pub topology: Topology,
     /// Its measured costs.
-    pub profile: Profile,
+    pub profile: Arc<Profile>,
     /// Clock regime.
     #[doc(hidden)]
     pub regime: Regime,
@@ -96,7 +98,7 @@ impl Draft {
     }
 
     /// The same, on the machine of another topology file if there is one; of a draft that is no scenario nobody is told why.
-    pub(super) fn tried(&self, topology: Option<&str>) -> Result<Scenario, ScenarioError> {
+    pub fn tried(&self, topology: Option<&str>) -> Result<Scenario, ScenarioError> {
         let read = Scenario::read(self.file(), &Source::Draft(self.table()), How { trial: true, topology, reads });
         read.map(|scenario| Scenario { draft: scenario.draft.clone().sharing(self), ..scenario })
     }
@@ -153,7 +155,7 @@ impl Scenario {
             description: self.description.clone(),
             text: self.text.clone(),
             topology: self.topology.clone(),
-            profile: self.profile.clone(),
+            profile: Arc::clone(&self.profile),
             places: self.places.clone(),
             assumptions: self.assumptions.clone(),
             idle: self.idle.clone(),

@@ -84,6 +84,9 @@ pub const MEGATRON_HALVES: [&Entry; 5] =
 /// Those that are searched: what they repeat takes as many micro-batches as the search finds.
 pub const SEARCHED: [&Entry; 2] = [&zero_bubble::ZB_1P, &zero_bubble::ZB_2P];
 
+/// Megatron-Core's schedule of one stage a rank.
+pub const MEGATRON_PLAIN: &Entry = &megatron::MEGATRON_1F1B;
+
 /// The entry of a name.
 pub fn find(name: &str) -> Result<&'static Entry, ScheduleError> {
     let plain = |name: &str| name.to_lowercase().replace(['-', '_', ' '], "");

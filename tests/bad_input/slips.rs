@@ -114,7 +114,7 @@ proptest! {
         }
         if let Ok(profile) = Profile::parse("mine.toml", &text) {
             let mut scenario = Scenario::parse(FILE, TINY).unwrap();
-            scenario.profile = profile;
+            scenario.profile = profile.into();
             let _ = predict(&scenario, Settings::default());
         }
     }

@@ -154,7 +154,7 @@ pub(in crate::scenario) fn total_if_fits(scenario: &Scenario, flight: &Flight) -
 }
 
 /// Memory outside the allocator: the context, NCCL's buffers for each communicator that the program uses, and user buffers.
-fn outside(scenario: &Scenario, program: &Program) -> Bytes {
+pub(super) fn outside(scenario: &Scenario, program: &Program) -> Bytes {
     let overheads = &scenario.profile.overheads;
     let comms = program.comms.iter().map(|comm| comm.group);
     let mut used: Vec<_> = comms.chain(program.transfers.iter().map(|transfer| transfer.group)).collect();

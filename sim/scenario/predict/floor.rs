@@ -1,0 +1,52 @@
+//! Lower bounds of a plan's memory and of its step, without simulating it: a search skips what they rule out.
+//!
+//! A bound is a promise: no simulation of the plan needs less memory or time (`tests/floors.rs` holds them to it). Both come from the
+//! same programs and costs that the simulation takes, with everything left out that can only make a plan larger or slower: rounding
+//! and fragmentation of the allocator, the host, messages between stages, what overlapping kernels take from one another, and
+//! whatever happens once in a step.
+//!
+//! - **Ranks that run the whole model** ([`whole`]): one micro-batch is written, and its work is counted once for each micro-batch.
+//! - **Pipelines** ([`stages`]): a short pipeline of the same layers says what a layer costs and keeps, and what the first and the
+//!   last stage add. The plan's own schedule, replayed with these times, says what its stages wait for at least, and how many
+//!   micro-batches each rank holds. Plans that differ in stages and micro-batches alone share the short pipeline.
+
+mod known;
+mod stages;
+mod walk;
+mod whole;
+
+pub use known::Floors;
+
+use crate::runtime::Parts;
+use crate::scenario::Scenario;
+use crate::units::{Bytes, Time};
+
+/// What a plan needs at least.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Floor {
+    /// Memory of the fullest device, with what lives outside the allocator \[B\]; zero where nothing is known.
+    pub memory: Bytes,
+    /// The steady step \[ps\]; zero where nothing is known.
+    pub step: Time,
+}
+
+impl Floor {
+    /// Whether the plan cannot fit the device.
+    pub fn exceeds(&self, capacity: Bytes) -> bool {
+        self.memory > capacity
+    }
+}
+
+impl Floors {
+    /// What a scenario's plan needs at least.
+    pub fn of(&self, scenario: &Scenario) -> Floor {
+        if scenario.job.refuses().is_some() {
+            return Floor::default();
+        }
+        match scenario.job.parts() {
+            Parts::Split(split) if split.mesh.pp > 1 => stages::floor(self, scenario, split),
+            Parts::Whole(job) if job.pipeline.is_some() => Floor::default(),
+            Parts::Whole(_) | Parts::Split(_) | Parts::Compiled(_) => whole::floor(self, scenario),
+        }
+    }
+}
