@@ -8,6 +8,7 @@ mod completions;
 mod explain;
 mod help;
 mod man;
+mod plan;
 mod profile;
 mod receipt;
 mod run;
@@ -44,6 +45,8 @@ enum Command {
     Ceiling(ceiling::Args),
     /// Say what two scenarios differ in, and what each difference does to time and memory.
     Compare(compare::Args),
+    /// Search layouts and machines for the fastest or the cheapest training run.
+    Plan(plan::Args),
     /// Compare predictions with measured runs: files of receipts, and scenarios with a [measured] table.
     Check(check::Args),
     /// Write the scenario behind a receipt, or print the table of framework defaults.
@@ -121,6 +124,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Ceiling(args) => ceiling::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Receipt(args) => receipt::run(&args),
         Command::Show(args) => show::run(&args),

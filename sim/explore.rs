@@ -7,6 +7,7 @@
 
 pub mod ceiling;
 pub mod compare;
+pub mod plan;
 mod plot;
 mod point;
 mod tick;

@@ -52,6 +52,14 @@ pub const CEILING: &str = help!(
 "
 );
 
+pub const PLAN: &str = help!(
+    "  windtunnel plan --model llama-3.1-70b --on h200-sxm-141gb:16 --global-batch 4Mtok --sequence 8192 --tokens 2T
+  windtunnel plan request.toml --html plan.html --out plans
+  windtunnel plan --model llama-3.1-8b --on h100-sxm-80gb:2 --global-batch 256 --sequence 8192 --set mesh.tp=2",
+    "    0  a plan was found
+    1  no plan keeps to the limits of days and money"
+);
+
 pub const COMPARE: &str = help!(
     "  windtunnel compare a.toml b.toml
   windtunnel compare tests/receipts/public.jsonl#tt-llama31-8b-h100x8-fsdp my.toml --json -",

@@ -4,6 +4,8 @@
 //! that its rows do not name ([`super::foreign`]), `docs/keys.md` and `docs/schema/scenario.json` are written from this table, and so is the order of tables in
 //! scenarios that a program writes.
 
+use std::sync::LazyLock;
+
 pub mod example;
 mod job;
 mod megatron;
@@ -74,6 +76,13 @@ pub fn table(name: &str) -> Option<&'static Table> {
 pub fn row(path: &str) -> Option<&'static Key> {
     let (name, key) = path.split_once('.').unwrap_or(("", path));
     table(name)?.keys.iter().find(|row| row.name == key)
+}
+
+/// A key's path as the table has it, `table.key`.
+pub fn path(written: &str) -> Option<&'static str> {
+    static PATHS: LazyLock<Vec<String>> =
+        LazyLock::new(|| TABLES.into_iter().flat_map(|table| table.keys.iter().map(|key| table.path(key))).collect());
+    PATHS.iter().find(|known| *known == written).map(String::as_str)
 }
 
 /// Which of a comparison's groups a key is in.

@@ -11,6 +11,7 @@ mod host;
 mod kind;
 mod memory;
 mod mfu;
+pub mod pairs;
 mod parts;
 mod rounds;
 mod settings;
@@ -179,7 +180,20 @@ fn stall(devices: &[DeviceMemory], expandable_segments: bool) -> Cost {
 /// Predicts what the run of a scenario would do.
 pub fn predict(scenario: &Scenario, settings: Settings) -> Result<Prediction, ScenarioError> {
     scenario.simulable()?;
-    let Flown { flight, evidence, counts, timeline, ranks, memory } = rounds::fly(scenario, settings)?;
+    let flown = rounds::fly(scenario, settings)?;
+    Ok(told(scenario, settings, flown))
+}
+
+/// The same if the plan fits, without remedies: one that does not is known by its memory, and its time is not looked for.
+pub fn predict_if_it_fits(scenario: &Scenario) -> Result<Option<Prediction>, ScenarioError> {
+    scenario.simulable()?;
+    let settings = Settings { remedies: false, ..Settings::default() };
+    Ok(rounds::fly_if_it_fits(scenario, settings)?.map(|flown| told(scenario, settings, flown)))
+}
+
+/// What a job that was run says of the scenario.
+fn told(scenario: &Scenario, settings: Settings, flown: Flown) -> Prediction {
+    let Flown { flight, evidence, counts, timeline, ranks, memory } = flown;
     let (devices, tightest) = memory;
     let mut memory = devices[tightest].clone();
     if memory.refused() && settings.remedies {
@@ -227,7 +241,7 @@ pub fn predict(scenario: &Scenario, settings: Settings) -> Result<Prediction, Sc
         answer.unread = unread::unread(scenario, &answer, settings);
         answer.idle = unread::idle(scenario, &answer, settings);
     }
-    Ok(answer)
+    answer
 }
 
 impl Draft {

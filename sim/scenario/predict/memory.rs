@@ -146,6 +146,24 @@ fn tightest(devices: &[DeviceMemory]) -> usize {
     (0..devices.len()).max_by_key(order).unwrap_or(0)
 }
 
+/// Whether every class of a flight runs in its device's and its host's memory.
+pub(super) fn fit(scenario: &Scenario, flight: &Flight) -> bool {
+    let classes = &flight.classes;
+    // In turn, for most that do not fit miss it on the first ranks of a pipeline.
+    classes.iter().enumerate().all(|(class, program)| {
+        let known = classes[..class].iter().any(|earlier| asks_alike(earlier, program));
+        known || fits_device(scenario, program)
+    })
+}
+
+/// Whether a program runs in the memory of its device and its host.
+fn fits_device(scenario: &Scenario, program: &Program) -> bool {
+    let limit = scenario.topology.chip.memory.saturating_sub(outside(scenario, program));
+    let settings = memory::Settings { expandable_segments: scenario.expandable_segments, capacity: limit };
+    let host = Host::of(program.host, &scenario.topology);
+    host.is_none_or(|host| host.lacks() != Some(true)) && memory::replay(program, settings).out_of_memory.is_none()
+}
+
 /// What the tightest device of a flight would hold, if all fit.
 pub(in crate::scenario) fn total_if_fits(scenario: &Scenario, flight: &Flight) -> Option<Bytes> {
     let (devices, tightest) = devices(scenario, flight);

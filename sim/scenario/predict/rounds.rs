@@ -44,6 +44,22 @@ pub(super) fn fly(scenario: &Scenario, settings: Settings) -> Result<Flown, Scen
     {
         return Ok(flown);
     }
+    all(scenario, settings)
+}
+
+/// Runs a scenario's job if it fits; whether it does is known before its time is looked for.
+pub(super) fn fly_if_it_fits(scenario: &Scenario, settings: Settings) -> Result<Option<Flown>, ScenarioError> {
+    let job = shortened(&scenario.job).unwrap_or_else(|| scenario.job.clone());
+    let Ok(flight) = scenario.written(&job, scenario.most(settings)) else { return fly(scenario, settings).map(Some) };
+    if !memory::fit(scenario, &flight) {
+        return Ok(None);
+    }
+    fly(scenario, settings).map(Some)
+}
+
+/// Runs all micro-batches of a job, or some where they are too many to be written.
+fn all(scenario: &Scenario, settings: Settings) -> Result<Flown, ScenarioError> {
+    let job = &scenario.job;
     if !scenario.far_too_long(settings)
         && let Ok(flight) = scenario.written(job, scenario.most(settings))
     {

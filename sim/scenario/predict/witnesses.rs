@@ -72,7 +72,7 @@ impl Witness {
     }
 }
 
-static WITNESSES: LazyLock<Vec<Witness>> = LazyLock::new(|| {
+pub(super) static WITNESSES: LazyLock<Vec<Witness>> = LazyLock::new(|| {
     let text = include_str!("../../../calibrate/profiles/measured-runs.csv");
     let lines = text.lines().filter(|line| !line.starts_with('#')).skip(1);
     lines.map(|line| Witness::read(line).expect("a test reads every line of measured-runs.csv")).collect()

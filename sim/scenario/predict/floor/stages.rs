@@ -162,12 +162,7 @@ fn bound(setting: &Arc<Setting>, scenario: &Scenario, split: &Split) -> Option<F
 }
 
 /// What layers of a kind and the ends of the pipeline take; none where there is no short pipeline of them.
-fn parts(
-    setting: &Arc<Setting>,
-    scenario: &Scenario,
-    kind: usize,
-    recompute: Option<Recompute>,
-) -> Option<Parts> {
+fn parts(setting: &Arc<Setting>, scenario: &Scenario, kind: usize, recompute: Option<Recompute>) -> Option<Parts> {
     let short = |micro_batches: u32| setting.shared(scenario, short(&scenario.job, kind, recompute, micro_batches)?);
     let (one, two) = (short(1)?, short(2)?);
     let of = |stage: usize| Some(Part::of(one.get(stage)?, two.get(stage)?));

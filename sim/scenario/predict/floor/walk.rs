@@ -80,10 +80,7 @@ pub(super) fn walk(program: &Program, costs: &Costs, times: u64) -> Walked {
 fn is_of_weights(program: &Program, kernel: usize) -> bool {
     use crate::program::{MatmulLayout, Work};
     let kernel = &program.kernels[kernel];
-    matches!(
-        kernel.work,
-        Work::Matmul { layout: MatmulLayout::WeightGradient | MatmulLayout::MainGradient(_), .. }
-    )
+    matches!(kernel.work, Work::Matmul { layout: MatmulLayout::WeightGradient | MatmulLayout::MainGradient(_), .. })
 }
 
 /// What tensors hold.

@@ -1,0 +1,249 @@
+//! `windtunnel plan`: which layout on which machine, how long and for how much.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use toml::{Table, Value};
+
+use super::{Failure, Json, Outcome, Written, help, read, width};
+use windtunnel::explore::plan::{self, Answer, Progress, Request};
+use windtunnel::files::{self, Output};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = help::PLAN)]
+pub struct Args {
+    /// The request, a TOML file. Flags take its place, or that of its keys.
+    request: Option<PathBuf>,
+    /// The model: a shipped name, or the path of a Hugging Face config.json.
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// A machine and its size: nodes (h200-sxm-141gb:16), or a slice of a TPU pod (tpu-v6e:16x16). May be given several times. Without
+    /// a size, nodes in powers of two are tried, up to --chips.
+    #[arg(long, value_name = "MACHINE:SIZE")]
+    on: Vec<String>,
+    /// The batch of a step: sequences (512), or tokens (4Mtok).
+    #[arg(long, value_name = "SIZE")]
+    global_batch: Option<String>,
+    /// Tokens of a sequence.
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(i64).range(1..))]
+    sequence: Option<i64>,
+    /// Tokens to train on, such as 2T.
+    #[arg(long, value_name = "TOKENS")]
+    tokens: Option<String>,
+    /// Frameworks to consider, with commas between: megatron, fsdp2, deepspeed-zero, xla.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    framework: Vec<String>,
+    /// A key of a scenario that every plan has, such as megatron.fp8="tensorwise". May be given several times.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// A key of a scenario with the values to try, such as mesh.cp=1,2, in place of the framework's own. May be given several times.
+    #[arg(long, value_name = "KEY=A,B,…")]
+    vary: Vec<String>,
+    /// What a chip costs for an hour, such as 2.99 or "2.5 EUR", in place of the list price.
+    #[arg(long, value_name = "PRICE")]
+    price: Option<String>,
+    /// A file of prices, in place of the shipped list prices.
+    #[arg(long, value_name = "FILE")]
+    prices: Option<String>,
+    /// Memory that must stay free on every device, such as 4GiB.
+    #[arg(long, value_name = "SIZE")]
+    headroom: Option<String>,
+    /// The most chips, where a machine has no size.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..))]
+    chips: Option<i64>,
+    /// The most days for the tokens to train on.
+    #[arg(long, value_name = "DAYS")]
+    days: Option<f64>,
+    /// The most money for them, such as 2M.
+    #[arg(long, value_name = "MONEY")]
+    money: Option<String>,
+    /// How many plans to rank (default: 10).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..))]
+    top: Option<i64>,
+    /// Simulate every legal plan, which checks that none was skipped that could have been ranked.
+    #[arg(long)]
+    exhaustive: bool,
+    /// Write each ranked plan as a scenario file into this folder.
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// Write the answer as JSON to this file (`-`: standard output, instead of the report).
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub fn run(args: &Args) -> Outcome {
+    let json_file = Json::open(args.json.as_ref())?;
+    let request = request(args)?;
+    let folder = args.out.as_ref().map(|folder| plans(folder, &request)).transpose()?;
+    let bar = files::bar(None, "{msg} {pos}/{len} {wide_bar} {elapsed} ({eta} left)");
+    let told = |progress: Progress| match progress {
+        Progress::Plans(count) => {
+            bar.reset();
+            bar.set_message("plans looked at");
+            bar.set_length(count as u64);
+        }
+        Progress::Looked => bar.inc(1),
+        Progress::Simulated => {
+            if bar.length() == Some(bar.position()) {
+                bar.set_message("plans simulated");
+                bar.unset_length();
+                bar.set_position(0);
+            }
+            bar.inc(1);
+        }
+    };
+    let answer = plan::plan(request, args.exhaustive, &told).map_err(Failure::input)?;
+    bar.finish_and_clear();
+    let mut written = Written::default();
+    for (output, site, rank) in folder.into_iter().flatten() {
+        if let Some(draft) = answer.draft(site, rank) {
+            written.write(output, &draft.text(), "");
+        }
+    }
+    json_file.finish_with(written, || plan::text::report(&answer, width()), || plan::json::report(&answer))?;
+    Ok(if keeps_to_limits(&answer) { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn keeps_to_limits(answer: &Answer) -> bool {
+    answer.winner().is_some()
+}
+
+/// Files for the plans of each machine, before anything is computed: `h200-sxm-141gb-16-01.toml`.
+fn plans(folder: &std::path::Path, request: &Request) -> Result<Vec<(Output, usize, usize)>, Failure> {
+    let wrong = |why: std::io::Error| Failure::input(format!("cannot make the folder {}: {why}", folder.display()));
+    std::fs::create_dir_all(folder).map_err(wrong)?;
+    let mut outputs = vec![];
+    for (place, site) in request.sites.iter().enumerate() {
+        let size = site.size.1.as_str().map_or_else(|| site.size.1.to_string(), str::to_owned);
+        for rank in 0..request.top {
+            let path = folder.join(format!("{}-{size}-{:02}.toml", site.machine.name, rank + 1));
+            outputs.push((Output::open(&path).map_err(Failure::input)?, place, rank));
+        }
+    }
+    Ok(outputs)
+}
+
+/// The request's file with flags in place of its keys, or flags alone.
+fn request(args: &Args) -> Result<Request, Failure> {
+    let (file, mut keys) = match &args.request {
+        Some(path) => {
+            let (file, text) = read(path)?;
+            // Read as it stands first, so that what is wrong in it is said with its place.
+            let request = Request::parse(&file, &text).map_err(Failure::input)?;
+            if no_flags(args) {
+                return Ok(request);
+            }
+            let keys: Table = text.parse().map_err(Failure::input)?;
+            (file, keys)
+        }
+        None => ("the flags".to_owned(), Table::new()),
+    };
+    flags(args, &mut keys)?;
+    for (key, flag) in
+        [("model", "--model"), ("sequence", "--sequence"), ("global_batch", "--global-batch"), ("machine", "--on")]
+    {
+        if !keys.contains_key(key) {
+            let why = format!("{flag} is missing: a request names a model, a machine, a sequence and a global batch");
+            return Err(Failure::input(why));
+        }
+    }
+    Request::of(&file, keys).map_err(Failure::input)
+}
+
+fn no_flags(args: &Args) -> bool {
+    let mut keys = Table::new();
+    flags(args, &mut keys).is_ok() && keys.is_empty()
+}
+
+fn flags(args: &Args, keys: &mut Table) -> Result<(), Failure> {
+    let texts = [("model", &args.model), ("tokens", &args.tokens), ("prices", &args.prices)];
+    for (key, value) in texts {
+        if let Some(value) = value {
+            keys.insert(key.to_owned(), value.as_str().into());
+        }
+    }
+    if let Some(batch) = &args.global_batch {
+        let value = batch.parse::<i64>().map_or_else(|_| Value::from(batch.as_str()), Value::from);
+        keys.insert("global_batch".to_owned(), value);
+    }
+    if let Some(sequence) = args.sequence {
+        keys.insert("sequence".to_owned(), sequence.into());
+    }
+    if let Some(top) = args.top {
+        keys.insert("top".to_owned(), top.into());
+    }
+    if !args.framework.is_empty() {
+        keys.insert("frameworks".to_owned(), args.framework.clone().into());
+    }
+    if !args.on.is_empty() {
+        let machines: Vec<Value> = args.on.iter().map(|on| Value::Table(machine(on, args.price.as_deref()))).collect();
+        keys.insert("machine".to_owned(), machines.into());
+    } else if args.price.is_some() {
+        return Err(Failure::input("--price is of the machines that --on names: write the price into the request"));
+    }
+    let mut limits = keys.get("limits").and_then(Value::as_table).cloned().unwrap_or_default();
+    let mut limit = |key: &str, value: Option<Value>| value.map(|value| limits.insert(key.to_owned(), value));
+    limit("headroom", args.headroom.as_deref().map(Value::from));
+    limit("chips", args.chips.map(Value::from));
+    limit("days", args.days.map(Value::from));
+    limit("money", args.money.as_deref().map(Value::from));
+    if !limits.is_empty() {
+        keys.insert("limits".to_owned(), limits.into());
+    }
+    for (name, assignments) in [("set", &args.set), ("vary", &args.vary)] {
+        let mut table = keys.get(name).and_then(Value::as_table).cloned().unwrap_or_default();
+        for assignment in assignments {
+            let Some((key, value)) = assignment.split_once('=') else {
+                return Err(Failure::input(format!("--{name} {assignment} has no value: write --{name} KEY=VALUE")));
+            };
+            let value = if name == "set" { one(value) } else { Value::Array(some(value)) };
+            table.insert(key.trim().to_owned(), value);
+        }
+        if !table.is_empty() {
+            keys.insert(name.to_owned(), table.into());
+        }
+    }
+    Ok(())
+}
+
+/// `h200-sxm-141gb:16`, `tpu-v6e:16x16`, or a machine alone.
+fn machine(on: &str, price: Option<&str>) -> Table {
+    let mut table = Table::new();
+    let (name, size) = match on.rsplit_once(':') {
+        Some((name, size)) => (name, Some(size)),
+        None => (on, None),
+    };
+    table.insert("name".to_owned(), name.into());
+    if let Some(size) = size {
+        let value = size.parse::<i64>().map_or_else(|_| Value::from(size), Value::from);
+        table.insert("size".to_owned(), value);
+    }
+    if let Some(price) = price {
+        table.insert("price".to_owned(), price.into());
+    }
+    table
+}
+
+/// A value as a scenario writes it; a bare word is a text.
+fn one(text: &str) -> Value {
+    let parsed = format!("value = {text}").parse::<Table>().ok().and_then(|mut table| table.remove("value"));
+    parsed.unwrap_or_else(|| text.trim().into())
+}
+
+/// Values between commas that are in no brackets.
+fn some(text: &str) -> Vec<Value> {
+    let (mut depth, mut from, mut parts) = (0_i32, 0, vec![]);
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '[' | '{' => depth += 1,
+            ']' | '}' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(one(&text[from..at]));
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(one(&text[from..]));
+    parts
+}

@@ -1,0 +1,67 @@
+//! The planner: which layout of a model on which machine trains fastest, for how many days and how much money.
+//!
+//! ```text
+//! Request ─► Space ─► candidates ─► gate ─► bounds ─► simulations, best bound first ─► Answer
+//! ```
+//!
+//! A request names a model, machines and a batch. Each framework has a table of what may vary ([`space`]). The search proves what it
+//! skips ([`mod@search`]): a plan is left out because the scenario's checks refuse it, because a lower bound of its memory exceeds the
+//! device, or because a lower bound of its time exceeds the last plan that is ranked. What is ranked was simulated.
+
+mod answer;
+mod candidate;
+mod error;
+pub mod json;
+mod money;
+mod nearest;
+mod planned;
+mod prices;
+mod quantity;
+mod request;
+mod search;
+mod site;
+mod space;
+mod sure;
+pub mod text;
+mod words;
+
+pub use answer::{Answer, OnSite, Ranked};
+pub use candidate::Candidate;
+pub use error::PlanError;
+pub use money::{Bill, Interval};
+pub use planned::Planned;
+pub use prices::Price;
+pub use request::{Limits, Request};
+pub use search::{Counts, Progress, Told};
+pub use site::Site;
+pub use space::Keys;
+pub use sure::TIE;
+
+use crate::scenario::Draft;
+use crate::scenario::predict::Floors;
+
+/// Answers a request; if `exhaustive`, every legal plan is simulated.
+pub fn plan(request: Request, exhaustive: bool, told: &Told<'_>) -> Result<Answer, PlanError> {
+    let floors = Floors::default();
+    let mut sites = vec![];
+    for site in &request.sites {
+        let found = search::search(&request, site, &floors, exhaustive, told)?;
+        sites.push(OnSite::of(&request, site, found));
+    }
+    if sites.iter().all(|on| on.ranked.is_empty()) {
+        return Err(nearest::nothing(&request, &sites, &floors));
+    }
+    Ok(Answer::of(request, sites, exhaustive))
+}
+
+impl Answer {
+    /// A ranked plan as a scenario file: `rank` counts from 0.
+    pub fn draft(&self, site: usize, rank: usize) -> Option<Draft> {
+        let on = self.sites.get(site)?;
+        let ranked = on.ranked.get(rank)?;
+        let mut draft = ranked.plan.candidate.draft(&self.request, &on.site);
+        let title = on.site.title();
+        draft.set("description", format!("{} on {title}, plan {}", self.request.model.name, rank + 1));
+        Some(draft)
+    }
+}

@@ -1,0 +1,497 @@
+//! What is asked of the planner: as written, and as understood.
+
+use serde::Deserialize;
+use toml::{Spanned, Table, Value};
+
+use super::error::PlanError;
+use super::prices::{self, Price};
+use super::quantity::{Amount, whole};
+use super::site::{self, Site};
+use super::space;
+use crate::files;
+use crate::hardware::{Size, Topology, Vendor};
+use crate::model::{ModelConfig, huggingface};
+use crate::near::did_you_mean;
+use crate::scenario::{Draft, Runtime, keys, relative};
+
+/// A request as written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Written {
+    /// A shipped model, or the path of a Hugging Face `config.json`.
+    model: Spanned<String>,
+    /// Tokens of a sequence.
+    sequence: Spanned<i64>,
+    /// Of a step: sequences as a number, or tokens such as `"4Mtok"`.
+    global_batch: Spanned<Value>,
+    /// Tokens to train on, such as `"2T"`.
+    tokens: Option<Spanned<String>>,
+    /// Frameworks to consider.
+    frameworks: Option<Vec<Spanned<String>>>,
+    /// Machines.
+    machine: Vec<Machine>,
+    /// Keys of a scenario that every plan has.
+    #[serde(default)]
+    set: Table,
+    /// Keys of a scenario with the values to try, in place of the framework's own.
+    #[serde(default)]
+    vary: Table,
+    /// What a plan must keep to.
+    #[serde(default)]
+    limits: Limit,
+    /// A file of prices.
+    prices: Option<Spanned<String>>,
+    /// How many plans to rank.
+    top: Option<Spanned<i64>>,
+}
+
+/// A machine of a request.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Machine {
+    /// A shipped name, or the path of a topology file.
+    name: Spanned<String>,
+    /// Its size, or several to try: nodes, or slices of a TPU pod.
+    size: Option<Spanned<Value>>,
+    /// What a chip costs for an hour, such as `"2.99 USD"`.
+    price: Option<Spanned<String>>,
+}
+
+/// What a plan must keep to, as written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Limit {
+    /// Memory that must stay free on every device.
+    headroom: Option<Spanned<crate::units::Bytes>>,
+    /// Whether tensor-parallel ranks must be in one node.
+    tp_inside_node: Option<bool>,
+    /// The most chips, where a machine has no size.
+    chips: Option<Spanned<i64>>,
+    /// The most days for the tokens asked for.
+    days: Option<Spanned<f64>>,
+    /// The most money for them.
+    money: Option<Spanned<String>>,
+}
+
+/// What a plan must keep to.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Memory that must stay free on every device \[B\].
+    pub headroom: crate::units::Bytes,
+    /// Whether tensor-parallel ranks must be in one node.
+    pub tp_inside_node: bool,
+    /// The most days for the tokens asked for.
+    pub days: Option<f64>,
+    /// The most money for them, with its currency.
+    pub money: Option<(f64, String)>,
+}
+
+/// A request, understood.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// What errors call it, and what paths in it are relative to.
+    pub(super) file: String,
+    /// The key of the model in `[model]`, and its value.
+    pub(super) named: (&'static str, String),
+    /// The model.
+    pub model: ModelConfig,
+    /// Tokens of a sequence.
+    pub sequence: u64,
+    /// Sequences of a step.
+    pub sequences: u64,
+    /// Tokens to train on.
+    pub tokens: Option<f64>,
+    /// Frameworks to consider.
+    pub frameworks: Vec<Runtime>,
+    /// Machines at their sizes.
+    pub sites: Vec<Site>,
+    /// Keys that every plan has.
+    pub set: Vec<(&'static str, Value)>,
+    /// Keys whose values are given.
+    pub(super) vary: Vec<(&'static str, Vec<Value>)>,
+    /// What a plan must keep to.
+    pub limits: Limits,
+    /// How many plans to rank.
+    pub top: usize,
+    /// What was taken for what the request leaves open.
+    pub notes: Vec<String>,
+}
+
+/// How many plans are ranked where a request does not say.
+const TOP: usize = 10;
+/// The most that can be ranked.
+const MOST_TOP: i64 = 1_000;
+/// The most nodes that are tried where a request gives no size.
+const MOST_NODES: u32 = 4_096;
+
+impl Request {
+    /// Reads a request's file; `file` names it in errors, and paths in it are relative to its folder.
+    pub fn parse(file: &str, text: &str) -> Result<Request, PlanError> {
+        let written: Written = toml::from_str(text).map_err(|error| unread(file, text, &error))?;
+        understood(file, written)
+    }
+
+    /// Reads a request from its keys, as flags make them.
+    pub fn of(file: &str, keys: Table) -> Result<Request, PlanError> {
+        let text = keys.to_string();
+        Request::parse(file, &text)
+    }
+
+    /// Whether a key has the same value in every plan.
+    pub(super) fn fixes(&self, key: &str) -> bool {
+        self.fixed(key).is_some()
+    }
+
+    /// The value that every plan has for a key.
+    pub(super) fn fixed(&self, key: &str) -> Option<&Value> {
+        self.set.iter().find(|(known, _)| *known == key).map(|(_, value)| value)
+    }
+
+    /// Whether a framework reads a key.
+    pub(super) fn is_read(&self, key: &str, runtime: Runtime) -> bool {
+        keys::row(key).is_some_and(|row| row.is_read_by(runtime.written()))
+    }
+
+    /// What every plan on a machine under a framework has in common.
+    pub(super) fn draft(&self, site: &Site, runtime: Runtime) -> Draft {
+        let mesh = Table::from_iter([("mesh".to_owned(), Value::Table(Table::new()))]);
+        let mut draft = Draft::new(&self.file, mesh);
+        draft.set("runtime", runtime.written());
+        draft.set("topology.name", site.name.as_str());
+        draft.set(&format!("topology.{}", site.size.0), site.size.1.clone());
+        draft.set(&format!("model.{}", self.named.0), self.named.1.as_str());
+        draft.set("batch.sequence", integer(self.sequence));
+        draft.set("batch.global", integer(self.sequences));
+        for (key, value) in self.set.iter().filter(|(key, _)| self.is_read(key, runtime)) {
+            draft.set(key, value.clone());
+        }
+        draft
+    }
+}
+
+fn integer(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+fn unread(file: &str, text: &str, error: &toml::de::Error) -> PlanError {
+    let span = error.span().unwrap_or(0..0);
+    let place = Box::new(crate::hardware::Place::of(file, text, span));
+    PlanError::Written { problem: error.message().to_owned(), place }
+}
+
+fn understood(file: &str, written: Written) -> Result<Request, PlanError> {
+    let mut notes = vec![];
+    let (named, model) = model(file, written.model.get_ref())?;
+    let sequence = positive("sequence", *written.sequence.get_ref())?;
+    let sequences = sequences(written.global_batch.get_ref(), sequence, &mut notes)?;
+    let tokens = written.tokens.as_ref().map(|at| tokens(at.get_ref())).transpose()?;
+    let limits = limits(&written.limits)?;
+    if let (None, true) = (tokens, limits.days.is_some() || limits.money.is_some()) {
+        let problem =
+            "limits.days and limits.money are about the tokens to train on, and the request does not say how many";
+        return Err(PlanError::request(problem, "write tokens = \"2T\", or remove the limit"));
+    }
+    let (set, vary) = (set(&written.set)?, vary(&written.vary)?);
+    if let Some((key, _)) = set.iter().find(|(key, _)| vary.iter().any(|(other, _)| other == key)) {
+        let problem = format!("{key} has one value in set and several in vary");
+        return Err(PlanError::request(problem, "remove it from one of the two"));
+    }
+    let prices = match &written.prices {
+        None => prices::shipped(),
+        Some(path) => {
+            let path = relative(file, path.get_ref());
+            let text = files::text(path.as_ref())
+                .map_err(|error| PlanError::Unknown(format!("cannot read the prices {path}: {error}")))?;
+            prices::read(&text).map_err(|error| unread(&path, &text, &error))?
+        }
+    };
+    let most = written.limits.chips.as_ref().map(|at| positive("limits.chips", *at.get_ref())).transpose()?;
+    let sites = sites(file, &written.machine, (&prices, most), &limits, &mut notes)?;
+    let frameworks = frameworks(written.frameworks.as_deref(), &sites)?;
+    let top = written.top.as_ref().map_or(Ok(TOP as i64), |at| match *at.get_ref() {
+        top @ 1..=MOST_TOP => Ok(top),
+        other => Err(PlanError::request(
+            format!("top = {other} is out of range: expected 1 to {MOST_TOP}"),
+            "write top = 10",
+        )),
+    })?;
+    let file = file.to_owned();
+    Ok(Request {
+        file,
+        named,
+        model,
+        sequence,
+        sequences,
+        tokens,
+        frameworks,
+        sites,
+        set,
+        vary,
+        limits,
+        top: top as usize,
+        notes,
+    })
+}
+
+fn positive(key: &str, value: i64) -> Result<u64, PlanError> {
+    match u64::try_from(value) {
+        Ok(value) if value > 0 => Ok(value),
+        _ => Err(PlanError::request(format!("{key} = {value} is not above zero"), "write a number above zero")),
+    }
+}
+
+fn model(file: &str, name: &str) -> Result<((&'static str, String), ModelConfig), PlanError> {
+    let unknown = |error: huggingface::ModelError| PlanError::Unknown(format!("model = {name:?}: {error}"));
+    if name.to_lowercase().ends_with(".json") {
+        let path = relative(file, name);
+        return Ok((("huggingface", name.to_owned()), huggingface::load(path.as_ref()).map_err(unknown)?));
+    }
+    if huggingface::shipped(name).is_none() {
+        let hint = did_you_mean(name, huggingface::shipped::names());
+        let remedy = "all are in scenarios/models/; model = \"path/config.json\" reads your own";
+        return Err(PlanError::request(format!("no model is named {name:?}{hint}"), remedy));
+    }
+    Ok((("name", name.to_owned()), huggingface::shipped::named(name).map_err(unknown)?))
+}
+
+/// Sequences of a step. An amount of tokens that is no whole number of sequences by decimal prefixes is taken by binary ones,
+/// as `4Mtok` of 8,192 tokens a sequence is meant.
+fn sequences(written: &Value, sequence: u64, notes: &mut Vec<String>) -> Result<u64, PlanError> {
+    let wrong = |shown: &str| {
+        let problem = format!("global_batch = {shown} is neither sequences nor tokens");
+        PlanError::request(problem, "write global_batch = 512, in sequences, or global_batch = \"4Mtok\"")
+    };
+    let text = match written {
+        Value::Integer(count) => return positive("global_batch", *count),
+        Value::String(text) => text,
+        other => return Err(wrong(&other.to_string())),
+    };
+    let amount = Amount::read(text).ok_or_else(|| wrong(&format!("{text:?}")))?;
+    if !amount.tokens {
+        return whole(amount.decimal()).ok_or_else(|| wrong(&format!("{text:?}")));
+    }
+    let divides =
+        |tokens: f64| whole(tokens).filter(|tokens| tokens.is_multiple_of(sequence)).map(|tokens| tokens / sequence);
+    if let Some(sequences) = divides(amount.decimal()) {
+        return Ok(sequences);
+    }
+    let Some(sequences) = divides(amount.binary()) else {
+        let near = ((amount.decimal() / sequence as f64).round().max(1.0)) as u64;
+        let problem = format!("{text} are no whole number of sequences of {sequence} tokens");
+        return Err(PlanError::request(problem, format!("write global_batch = {near}, in sequences")));
+    };
+    notes.push(format!(
+        "{text} is taken as {} tokens, {sequences} sequences: {} are no whole number of them",
+        amount.binary(),
+        amount.decimal()
+    ));
+    Ok(sequences)
+}
+
+fn tokens(written: &str) -> Result<f64, PlanError> {
+    Amount::read(written).map(Amount::decimal).ok_or_else(|| {
+        PlanError::request(format!("tokens = {written:?} is no amount of tokens"), "write tokens = \"2T\", or \"300B\"")
+    })
+}
+
+fn limits(written: &Limit) -> Result<Limits, PlanError> {
+    let days = match written.days.as_ref().map(|at| *at.get_ref()) {
+        Some(days) if !(days.is_finite() && days > 0.0) => {
+            return Err(PlanError::request(
+                format!("limits.days = {days} is not above zero"),
+                "write limits.days = 30",
+            ));
+        }
+        days => days,
+    };
+    let money = written.money.as_ref().map(|at| {
+        let text = at.get_ref();
+        let amount = |text: &str| {
+            let (number, currency) = match text.trim().split_once(' ') {
+                Some((number, currency)) => (number, currency.trim().to_uppercase()),
+                None => (text.trim(), "USD".to_owned()),
+            };
+            Some((Amount::read(number.trim_start_matches('$'))?.decimal(), currency))
+        };
+        amount(text).ok_or_else(|| {
+            PlanError::request(
+                format!("limits.money = {text:?} is no amount of money"),
+                "write limits.money = \"2M USD\"",
+            )
+        })
+    });
+    Ok(Limits {
+        headroom: written.headroom.as_ref().map_or(crate::units::Bytes(0), |at| *at.get_ref()),
+        tp_inside_node: written.tp_inside_node.unwrap_or(true),
+        days,
+        money: money.transpose()?,
+    })
+}
+
+/// Keys that the request itself decides.
+const OWN: [&str; 9] = [
+    "runtime",
+    "topology.name",
+    "topology.nodes",
+    "topology.slice",
+    "model.name",
+    "model.huggingface",
+    "batch.sequence",
+    "batch.global",
+    "batch.global_tokens",
+];
+
+/// A key of a scenario by its path; an error if there is none, or if the request decides it.
+fn key(written: &str) -> Result<&'static str, PlanError> {
+    let all = || keys::TABLES.into_iter().flat_map(|table| table.keys.iter().map(|key| table.path(key)));
+    if OWN.contains(&written) {
+        let problem = format!("{written} is what the request itself says");
+        return Err(PlanError::request(problem, "write model, sequence, global_batch, frameworks or [[machine]]"));
+    }
+    let known: Vec<String> = all().collect();
+    match keys::path(written) {
+        Some(path) if !written.starts_with("measured.") => Ok(path),
+        _ => {
+            let hint = did_you_mean(written, known.iter().map(String::as_str));
+            let remedy = "`windtunnel explain` lists the keys of a scenario";
+            Err(PlanError::request(format!("a scenario has no key {written:?}{hint}"), remedy))
+        }
+    }
+}
+
+/// Keys of a table and of the tables in it, as `table.key`.
+fn flat(table: &Table) -> Vec<(String, Value)> {
+    let one = |(name, value): (&String, &Value)| match value {
+        Value::Table(inner) if keys::path(name).is_none() && keys::table(name).is_some() => {
+            inner.iter().map(|(key, value)| (format!("{name}.{key}"), value.clone())).collect()
+        }
+        value => vec![(name.clone(), value.clone())],
+    };
+    table.iter().flat_map(one).collect()
+}
+
+fn set(table: &Table) -> Result<Vec<(&'static str, Value)>, PlanError> {
+    flat(table).into_iter().map(|(name, value)| Ok((key(&name)?, value))).collect()
+}
+
+fn vary(table: &Table) -> Result<Vec<(&'static str, Vec<Value>)>, PlanError> {
+    let one = |(name, value): (String, Value)| match (key(&name)?, value) {
+        (key, Value::Array(values)) if !values.is_empty() => Ok((key, values)),
+        (key, other) => {
+            let problem = format!("vary.{key} = {other} is no list of values");
+            Err(PlanError::request(problem, format!("write \"{key}\" = [{other}]")))
+        }
+    };
+    flat(table).into_iter().map(one).collect()
+}
+
+fn sites(
+    file: &str,
+    machines: &[Machine],
+    (prices, most): (&[Price], Option<u64>),
+    limits: &Limits,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Site>, PlanError> {
+    if machines.is_empty() {
+        return Err(PlanError::request("the request names no machine", "write [[machine]] with name and size"));
+    }
+    let mut sites = vec![];
+    for machine in machines {
+        let name = relative(file, machine.name.get_ref());
+        let load = |size: &Size| {
+            Topology::load(&name, size).map_err(|error| PlanError::Unknown(format!("machine {name:?}: {error}")))
+        };
+        let least = load(&Size::Smallest)?;
+        let price = match &machine.price {
+            None => prices.iter().find(|price| price.machine == least.name).cloned(),
+            Some(at) => {
+                let (per_chip_hour, currency) = prices::written(at.get_ref()).ok_or_else(|| {
+                    let problem = format!("the price {:?} of {name} is no amount of money", at.get_ref());
+                    PlanError::request(problem, "write price = \"2.99 USD\", for one chip and one hour")
+                })?;
+                let (date, source) = (String::new(), "the request".to_owned());
+                Some(Price { machine: least.name.clone(), per_chip_hour, currency, date, source })
+            }
+        };
+        if let (Some((_, asked)), Some(known)) = (&limits.money, &price)
+            && *asked != known.currency
+        {
+            let problem = format!("limits.money is in {asked}, and the price of {} in {}", least.name, known.currency);
+            return Err(PlanError::request(problem, "write both in one currency"));
+        }
+        let written: Vec<Value> = match machine.size.as_ref().map(Spanned::get_ref) {
+            Some(Value::Array(sizes)) => sizes.clone(),
+            Some(one) => vec![one.clone()],
+            None => sizes_within(&least, most)?,
+        };
+        if machine.size.is_none() {
+            let sizes: Vec<String> = written.iter().map(Value::to_string).collect();
+            notes.push(format!("{} has no size: {} are tried", least.name, sizes.join(", ")));
+        }
+        for size in written {
+            let (written, size) = site::size(&size).ok_or_else(|| {
+                let problem = format!("{size} is no size of {name}");
+                PlanError::request(problem, "write size = 16, in nodes, or size = \"16x16\", a slice of a TPU pod")
+            })?;
+            sites.push(Site::new(machine.name.get_ref(), written, load(&size)?, price.clone()));
+        }
+    }
+    if let (Some(_), Some(site)) = (&limits.money, sites.iter().find(|site| site.price.is_none())) {
+        let problem = format!("limits.money asks what {} costs, and it has no price", site.machine.name);
+        return Err(PlanError::request(problem, "write its price, such as --price 2.99"));
+    }
+    Ok(sites)
+}
+
+/// Nodes in powers of two, as many as a budget of chips allows.
+fn sizes_within(machine: &Topology, most: Option<u64>) -> Result<Vec<Value>, PlanError> {
+    let Some(most) = most else {
+        let problem = format!("{} has no size, and the request no budget of chips", machine.name);
+        return Err(PlanError::request(problem, "write size = 16, in nodes, or limits.chips = 1024"));
+    };
+    if machine.chip.vendor == Vendor::Google {
+        let problem = format!("{} is rented as slices, and the request names none", machine.name);
+        return Err(PlanError::request(problem, "write size = [\"4x8\", \"8x8\"]"));
+    }
+    let per_node = u64::from(machine.node.chips);
+    let nodes: Vec<Value> = std::iter::successors(Some(1_u32), |nodes| nodes.checked_mul(2))
+        .take_while(|&nodes| nodes <= MOST_NODES && u64::from(nodes) * per_node <= most)
+        .map(|nodes| Value::from(i64::from(nodes)))
+        .collect();
+    if nodes.is_empty() {
+        let problem = format!("limits.chips = {most} is less than one node of {}, which has {per_node}", machine.name);
+        return Err(PlanError::request(problem, format!("write limits.chips = {per_node} or more")));
+    }
+    Ok(nodes)
+}
+
+fn frameworks(written: Option<&[Spanned<String>]>, sites: &[Site]) -> Result<Vec<Runtime>, PlanError> {
+    let runs = |runtime: &Runtime| sites.iter().any(|site| site.machine.chip.vendor == runtime.vendor());
+    let Some(written) = written else {
+        return Ok(space::DEFAULT.iter().filter_map(|name| Runtime::find(name)).filter(runs).collect());
+    };
+    let one = |at: &Spanned<String>| {
+        let name = at.get_ref();
+        let known = space::frameworks().collect::<Vec<_>>().join(", ");
+        let Some(runtime) = Runtime::find(name) else {
+            let hint = did_you_mean(name, space::frameworks());
+            return Err(PlanError::request(
+                format!("there is no framework {name:?}{hint}"),
+                format!("write some of: {known}"),
+            ));
+        };
+        if space::of(name).is_none() {
+            let problem = format!("plans are not searched for under {name}");
+            return Err(PlanError::request(
+                problem,
+                format!("write some of: {known}; or run a grid with `windtunnel sweep`"),
+            ));
+        }
+        if !runs(&runtime) {
+            let problem = format!("{name} runs on none of the machines asked for");
+            return Err(PlanError::request(problem, "name another machine, or another framework"));
+        }
+        Ok(runtime)
+    };
+    written.iter().map(one).collect()
+}

@@ -1,0 +1,268 @@
+//! The answer for people: the verdict first, then each machine's ranking, then what the rest is about.
+
+use std::fmt::Write as _;
+
+use super::answer::{Answer, OnSite, Ranked};
+use super::money::Interval;
+use super::words::{alike, difference, layout};
+use crate::engine::Breakdown;
+use crate::explore::words::{gib, percent, thousands};
+use crate::report::text::table_within;
+use crate::units::Time;
+
+/// Reasons for refusals that are listed.
+const LISTED: usize = 3;
+
+/// The report, for so many columns.
+pub fn report(answer: &Answer, width: usize) -> String {
+    let request = &answer.request;
+    let mut out = format!(
+        "{}: {} sequences of {} tokens a step ({} tokens)\n",
+        request.model.name,
+        thousands(request.sequences),
+        thousands(request.sequence),
+        thousands(request.sequences * request.sequence)
+    );
+    for note in &request.notes {
+        let _ = writeln!(out, "{}", wrapped(&format!("note: {note}"), width));
+    }
+    out += "\n";
+    out += &headline(answer, width);
+    if answer.sites.len() > 1 {
+        let _ = writeln!(out, "\nThe best plan of each machine\n{}", machines(answer, width));
+    }
+    for on in &answer.sites {
+        out += "\n";
+        out += &site(answer, on, width);
+    }
+    out
+}
+
+/// Lines of words under a margin of so many columns.
+fn wrapped(text: &str, width: usize) -> String {
+    let room = width.max(44) - 4;
+    let (mut lines, mut line) = (vec![], String::new());
+    for word in text.split(' ') {
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > room {
+            lines.push(std::mem::take(&mut line));
+        }
+        line += if line.is_empty() { "" } else { " " };
+        line += word;
+    }
+    lines.push(line);
+    lines.join("\n    ")
+}
+
+/// The winner, in a paragraph.
+fn headline(answer: &Answer, width: usize) -> String {
+    let Some(place) = answer.winner() else {
+        return "No plan keeps to the limits of days and money. The closest are below.\n".to_owned();
+    };
+    let on = &answer.sites[place];
+    let Some(first) = on.best() else { return String::new() };
+    let plan = &first.plan;
+    let framework = plan.candidate.runtime.written();
+    let mut out = format!("Best: {} on {}, {}\n", framework, on.site.title(), layout(plan, &alike(on, framework)));
+    let _ = writeln!(
+        out,
+        "  {} a step ({} to {}), {:.0} tokens/s/chip, {} MFU, bound by {}",
+        seconds(plan.step),
+        seconds(plan.interval.0),
+        seconds(plan.interval.1),
+        plan.rate,
+        percent(plan.mfu),
+        plan.bound
+    );
+    let sure = if plan.sure { "" } else { ", which may not fit" };
+    let _ = writeln!(out, "  {} of {} on the fullest device{sure}", gib(plan.memory), gib(plan.capacity));
+    if let (Some(days), Some(tokens)) = (first.bill.days, answer.request.tokens) {
+        let hours = first.bill.chip_hours.map_or(String::new(), |hours| format!(", {} chip-hours", short(hours.value)));
+        let _ = writeln!(out, "  {} tokens take {} days{hours}", short(tokens), interval(days, 1));
+    }
+    if let Some(tokens) = first.bill.tokens_in_days {
+        let days = answer.request.limits.days.unwrap_or_default();
+        let _ = writeln!(
+            out,
+            "  {days} days train on {} tokens ({} to {})",
+            short(tokens.value),
+            short(tokens.low),
+            short(tokens.high)
+        );
+    }
+    if let (Some(each), Some(price)) = (first.bill.per_billion_tokens, &on.site.price) {
+        let all = first.bill.money.map_or(String::new(), |all| {
+            format!("{} {} in all ({} to {}), ", short(all.value), price.currency, short(all.low), short(all.high))
+        });
+        let date = if price.date.is_empty() { String::new() } else { format!(", {}", price.date) };
+        let line = format!(
+            "{all}{} {} for a billion tokens, at {} {} a chip-hour ({}{date})",
+            interval(each, 0),
+            price.currency,
+            price.per_chip_hour,
+            price.currency,
+            price.source
+        );
+        let _ = writeln!(out, "  {}", wrapped(&line, width));
+    }
+    out
+}
+
+fn interval(of: Interval, places: usize) -> String {
+    format!("{:.places$} ({:.places$} to {:.places$})", of.value, of.low, of.high)
+}
+
+/// `2T`, `1.64M`.
+fn short(number: f64) -> String {
+    let (scaled, letter) = match number {
+        1e12.. => (number / 1e12, "T"),
+        1e9.. => (number / 1e9, "B"),
+        1e6.. => (number / 1e6, "M"),
+        1e3.. => (number / 1e3, "k"),
+        _ => (number, ""),
+    };
+    let text = if scaled >= 100.0 { format!("{scaled:.0}") } else { format!("{scaled:.2}") };
+    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text };
+    format!("{text}{letter}")
+}
+
+fn seconds(time: Time) -> String {
+    match time.seconds() {
+        seconds if seconds >= 10.0 => format!("{seconds:.2} s"),
+        seconds if seconds >= 1.0 => format!("{seconds:.3} s"),
+        seconds => format!("{:.1} ms", 1e3 * seconds),
+    }
+}
+
+/// A row a machine.
+fn machines(answer: &Answer, width: usize) -> String {
+    let row = |on: &OnSite| {
+        let title = on.site.title();
+        let Some(first) = on.ranked.first() else {
+            return vec![title, "no plan fits".to_owned()]
+                .into_iter()
+                .chain(std::iter::repeat_n("·".to_owned(), 6))
+                .collect();
+        };
+        let plan = &first.plan;
+        let framework = plan.candidate.runtime.written();
+        let days = first.bill.days.map_or("·".to_owned(), |days| format!("{:.1}", days.value));
+        let cost = first.bill.per_billion_tokens.zip(first.bill.currency.as_ref());
+        let cost = cost.map_or("·".to_owned(), |(cost, currency)| format!("{:.0} {currency}", cost.value));
+        vec![
+            title,
+            format!("{framework}: {}", layout(plan, &alike(on, framework))),
+            seconds(plan.step),
+            thousands((plan.tokens as f64 / plan.step.seconds()) as u64),
+            percent(plan.mfu),
+            gib(plan.headroom()),
+            days,
+            cost,
+        ]
+    };
+    let header = ["machine", "plan", "step", "tokens/s", "MFU", "free", "days", "1B tokens"];
+    table_within(&header, answer.sites.iter().map(row).collect(), &[2, 3, 4, 5, 6, 7], width)
+}
+
+/// A machine's ranking.
+fn site(answer: &Answer, on: &OnSite, width: usize) -> String {
+    let mut out = format!("{}, {} chips\n", on.site.title(), thousands(on.site.chips));
+    let several = on.ranked.iter().any(|ranked| ranked.plan.candidate.runtime != on.ranked[0].plan.candidate.runtime);
+    let row = |(place, ranked): (usize, &Ranked)| {
+        let plan = &ranked.plan;
+        let framework = plan.candidate.runtime.written();
+        let layout = layout(plan, &alike(on, framework));
+        let tied = if place > 0 && ranked.is_tied() { "=" } else { "" };
+        vec![
+            format!("{}{tied}", place + 1),
+            if several { format!("{framework}: {layout}") } else { layout },
+            seconds(plan.step),
+            format!("{:.0}", plan.rate),
+            percent(plan.mfu),
+            gib(plan.memory),
+            format!("{}{}", gib(plan.headroom()), if plan.sure { "" } else { " ?" }),
+            plan.bound.to_owned(),
+        ]
+    };
+    if !on.ranked.is_empty() {
+        let header = ["", "plan", "step", "tokens/s/chip", "MFU", "memory", "free", "bound by"];
+        let rows = on.ranked.iter().enumerate().map(row).collect();
+        let _ = writeln!(out, "{}", table_within(&header, rows, &[2, 3, 4, 5, 6], width));
+    }
+    let mut remarks = vec![counted(answer, on)];
+    if on.ranked.iter().skip(1).any(Ranked::is_tied) {
+        remarks.push("= is tied with the first: the order of the two is less than 80 % sure.".to_owned());
+    }
+    if on.ranked.iter().any(|ranked| !ranked.plan.sure) {
+        remarks.push("? fits, but by less than what is known of memory outside the allocator.".to_owned());
+    }
+    if let [first, second, ..] = &on.ranked[..] {
+        remarks.push(runner_up(first, second));
+    }
+    if let Some(first) = on.ranked.first() {
+        let framework = first.plan.candidate.runtime.written();
+        let all = alike(on, framework);
+        if !all.is_empty() {
+            let words: Vec<String> = all.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+            remarks.push(format!("Every {framework} plan has {}.", words.join(", ")));
+        }
+    }
+    for (why, count) in on.refused.iter().take(LISTED) {
+        remarks.push(format!("Refused, {} of them: {why}", thousands(*count as u64)));
+    }
+    for remark in remarks {
+        let _ = writeln!(out, "  {}", wrapped(&remark, width));
+    }
+    out
+}
+
+/// How many plans were looked at, and what proves that the rest is not better.
+fn counted(answer: &Answer, on: &OnSite) -> String {
+    let counts = &on.counts;
+    let n = |count: usize| thousands(count as u64);
+    let last = on.ranked.len();
+    let mut text = format!("{} plans, {} legal, {} simulated", n(counts.tried), n(counts.legal), n(counts.simulated));
+    if counts.do_not_fit > 0 {
+        let _ = write!(text, " ({} do not fit)", n(counts.do_not_fit));
+    }
+    if answer.exhaustive {
+        return text + ": all of them.";
+    }
+    if counts.too_large > 0 {
+        let _ = write!(text, "; {} cannot fit, by a lower bound of their memory", n(counts.too_large));
+    }
+    if counts.too_slow > 0 {
+        let _ = write!(text, "; {} cannot beat rank {last}, by a lower bound of their step", n(counts.too_slow));
+    }
+    text + "."
+}
+
+/// What the second pays for.
+fn runner_up(first: &Ranked, second: &Ranked) -> String {
+    let (one, other) = (&first.plan, &second.plan);
+    let more = other.step.seconds() - one.step.seconds();
+    let parts: [(&str, fn(&Breakdown) -> Time); 5] = [
+        ("compute", |b| b.compute),
+        ("exposed communication", |b| b.exposed_communication),
+        ("pipeline bubble", |b| b.bubble),
+        ("host", |b| b.host_bound),
+        ("waiting", |b| b.waiting),
+    ];
+    let mut changes: Vec<(f64, &str)> = parts
+        .iter()
+        .map(|(name, part)| (part(&other.breakdown).seconds() - part(&one.breakdown).seconds(), *name))
+        .filter(|(change, _)| change.abs() >= 1e-3 * one.step.seconds())
+        .collect();
+    changes.sort_by(|a, b| b.0.abs().total_cmp(&a.0.abs()));
+    let signed = |seconds: f64| {
+        let (sign, size) = (if seconds < 0.0 { "−" } else { "+" }, seconds.abs());
+        if size >= 1.0 { format!("{sign}{size:.2} s") } else { format!("{sign}{:.0} ms", 1e3 * size) }
+    };
+    let words: Vec<String> = changes.iter().map(|&(change, name)| format!("{} {name}", signed(change))).collect();
+    let because = if words.is_empty() { "each part by less than 0.1 %".to_owned() } else { words.join(", ") };
+    format!(
+        "The second ({}) is {} slower: {because}. The first is faster with a probability of {:.0} %.",
+        difference(other, one),
+        signed(more).trim_start_matches('+'),
+        100.0 * second.behind
+    )
+}
