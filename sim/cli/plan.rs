@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use toml::{Table, Value};
 
-use super::{Failure, Json, Outcome, Written, help, read, width};
+use super::{Failure, Json, Outcome, Written, help, output, read, width};
 use windtunnel::explore::plan::{self, Answer, Progress, Request};
 use windtunnel::files::{self, Output};
 
@@ -63,6 +63,9 @@ pub struct Args {
     /// Simulate every legal plan, which checks that none was skipped that could have been ranked.
     #[arg(long)]
     exhaustive: bool,
+    /// Write plots and tables to this file: one HTML page that loads nothing.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Write each ranked plan as a scenario file into this folder.
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
@@ -73,6 +76,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Outcome {
     let json_file = Json::open(args.json.as_ref())?;
+    let html_file = output(args.html.as_ref())?;
     let request = request(args)?;
     let folder = args.out.as_ref().map(|folder| plans(folder, &request)).transpose()?;
     let bar = files::bar(None, "{msg} {pos}/{len} {wide_bar} {elapsed} ({eta} left)");
@@ -95,6 +99,9 @@ pub fn run(args: &Args) -> Outcome {
     let answer = plan::plan(request, args.exhaustive, &told).map_err(Failure::input)?;
     bar.finish_and_clear();
     let mut written = Written::default();
+    if let Some(file) = html_file {
+        written.write(file, &plan::html::page(&answer), ": open it in a browser");
+    }
     for (output, site, rank) in folder.into_iter().flatten() {
         if let Some(draft) = answer.draft(site, rank) {
             written.write(output, &draft.text(), "");

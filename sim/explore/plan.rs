@@ -11,6 +11,7 @@
 mod answer;
 mod candidate;
 mod error;
+pub mod html;
 pub mod json;
 mod money;
 mod nearest;
@@ -52,6 +53,12 @@ pub fn plan(request: Request, exhaustive: bool, told: &Told<'_>) -> Result<Answe
         return Err(nearest::nothing(&request, &sites, &floors));
     }
     Ok(Answer::of(request, sites, exhaustive))
+}
+
+/// Every plan that a request's search looks at, as scenario files.
+pub fn drafts(request: &Request) -> Vec<Draft> {
+    let of = |site| search::candidates(request, site).into_iter().map(move |plan| plan.draft(request, site));
+    request.sites.iter().flat_map(of).collect()
 }
 
 impl Answer {

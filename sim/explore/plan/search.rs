@@ -5,6 +5,8 @@
 //! bounds of time, a few at once. As soon as the next bound is above the last plan that is asked for, no plan behind it can be among
 //! those: every one is at least as slow as its bound, and bounds only rise from there.
 
+use std::collections::BTreeMap;
+
 use rayon::prelude::*;
 
 use super::candidate::Candidate;
@@ -94,11 +96,11 @@ pub(super) fn search(
             looked
         })
         .collect();
-    let (mut legal, mut refused) = (vec![], std::collections::BTreeMap::<String, usize>::new());
+    let (mut legal, mut refused) = (vec![], Refused::default());
     for outcome in looked {
         match outcome {
             Ok(plan) => legal.push(plan),
-            Err(why) => *refused.entry(why).or_default() += 1,
+            Err(why) => refused.add(why),
         }
     }
     counts.legal = legal.len();
@@ -135,16 +137,31 @@ pub(super) fn search(
                     counts.simulated -= 1;
                     counts.legal -= 1;
                     counts.refused += 1;
-                    *refused.entry(reason(&error)).or_default() += 1;
+                    refused.add(reason(&error));
                 }
             }
         }
         plans.sort_by_key(|plan| (plan.step, plan.candidate.place));
     }
     counts.too_slow = counts.legal - counts.too_large - counts.simulated;
-    let mut refused: Vec<(String, usize)> = refused.into_iter().collect();
-    refused.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    Ok(Found { plans, counts, refused, least })
+    Ok(Found { plans, counts, refused: refused.most_frequent_first(), least })
+}
+
+/// Why plans were refused. Refusals that differ in their numbers alone are one, told in the words of the first.
+#[derive(Default)]
+struct Refused(BTreeMap<String, (String, usize)>);
+
+impl Refused {
+    fn add(&mut self, why: String) {
+        let kind: String = why.chars().filter(|letter| !letter.is_ascii_digit()).collect();
+        self.0.entry(kind).or_insert((why, 0)).1 += 1;
+    }
+
+    fn most_frequent_first(self) -> Vec<(String, usize)> {
+        let mut all: Vec<(String, usize)> = self.0.into_values().collect();
+        all.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        all
+    }
 }
 
 /// All plans of the frameworks that run on a machine.

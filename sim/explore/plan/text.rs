@@ -15,19 +15,14 @@ const LISTED: usize = 3;
 
 /// The report, for so many columns.
 pub fn report(answer: &Answer, width: usize) -> String {
-    let request = &answer.request;
-    let mut out = format!(
-        "{}: {} sequences of {} tokens a step ({} tokens)\n",
-        request.model.name,
-        thousands(request.sequences),
-        thousands(request.sequence),
-        thousands(request.sequences * request.sequence)
-    );
-    for note in &request.notes {
+    let mut out = subject(answer) + "\n";
+    for note in &answer.request.notes {
         let _ = writeln!(out, "{}", wrapped(&format!("note: {note}"), width));
     }
-    out += "\n";
-    out += &headline(answer, width);
+    let _ = writeln!(out, "\n{}", wrapped(&verdict(answer), width));
+    for fact in facts(answer) {
+        let _ = writeln!(out, "  {}", wrapped(&fact, width));
+    }
     if answer.sites.len() > 1 {
         let _ = writeln!(out, "\nThe best plan of each machine\n{}", machines(answer, width));
     }
@@ -36,6 +31,18 @@ pub fn report(answer: &Answer, width: usize) -> String {
         out += &site(answer, on, width);
     }
     out
+}
+
+/// What was asked.
+pub(super) fn subject(answer: &Answer) -> String {
+    let request = &answer.request;
+    format!(
+        "{}: {} sequences of {} tokens a step ({} tokens)",
+        request.model.name,
+        thousands(request.sequences),
+        thousands(request.sequence),
+        thousands(request.sequences * request.sequence)
+    )
 }
 
 /// Lines of words under a margin of so many columns.
@@ -53,58 +60,64 @@ fn wrapped(text: &str, width: usize) -> String {
     lines.join("\n    ")
 }
 
-/// The winner, in a paragraph.
-fn headline(answer: &Answer, width: usize) -> String {
+/// The winner, in a sentence.
+pub(super) fn verdict(answer: &Answer) -> String {
     let Some(place) = answer.winner() else {
-        return "No plan keeps to the limits of days and money. The closest are below.\n".to_owned();
+        return "No plan keeps to the limits of days and money. The closest are below.".to_owned();
     };
     let on = &answer.sites[place];
     let Some(first) = on.best() else { return String::new() };
+    let framework = first.plan.candidate.runtime.written();
+    let by = match (answer.sites.len(), answer.is_priced()) {
+        (1, _) => "Fastest",
+        (_, true) => "Cheapest for a token",
+        (_, false) => "Fastest",
+    };
+    format!("{by}: {framework} on {}, {}", on.site.title(), layout(&first.plan, &alike(on, framework)))
+}
+
+/// The winner's figures, a line each.
+pub(super) fn facts(answer: &Answer) -> Vec<String> {
+    let Some(on) = answer.winner().map(|place| &answer.sites[place]) else { return vec![] };
+    let Some(first) = on.best() else { return vec![] };
     let plan = &first.plan;
-    let framework = plan.candidate.runtime.written();
-    let mut out = format!("Best: {} on {}, {}\n", framework, on.site.title(), layout(plan, &alike(on, framework)));
-    let _ = writeln!(
-        out,
-        "  {} a step ({} to {}), {:.0} tokens/s/chip, {} MFU, bound by {}",
-        seconds(plan.step),
-        seconds(plan.interval.0),
-        seconds(plan.interval.1),
-        plan.rate,
-        percent(plan.mfu),
-        plan.bound
-    );
+    let (low, high) = plan.interval;
     let sure = if plan.sure { "" } else { ", which may not fit" };
-    let _ = writeln!(out, "  {} of {} on the fullest device{sure}", gib(plan.memory), gib(plan.capacity));
+    let mut lines = vec![
+        format!(
+            "{} a step ({} to {}), {:.0} tokens/s/chip, {} MFU, bound by {}",
+            seconds(plan.step),
+            seconds(low),
+            seconds(high),
+            plan.rate,
+            percent(plan.mfu),
+            plan.bound
+        ),
+        format!("{} of {} on the fullest device{sure}", gib(plan.memory), gib(plan.capacity)),
+    ];
     if let (Some(days), Some(tokens)) = (first.bill.days, answer.request.tokens) {
         let hours = first.bill.chip_hours.map_or(String::new(), |hours| format!(", {} chip-hours", short(hours.value)));
-        let _ = writeln!(out, "  {} tokens take {} days{hours}", short(tokens), interval(days, 1));
+        lines.push(format!("{} tokens take {} days{hours}", short(tokens), interval(days, 1)));
     }
     if let Some(tokens) = first.bill.tokens_in_days {
         let days = answer.request.limits.days.unwrap_or_default();
-        let _ = writeln!(
-            out,
-            "  {days} days train on {} tokens ({} to {})",
-            short(tokens.value),
-            short(tokens.low),
-            short(tokens.high)
-        );
+        let (low, high) = (short(tokens.low), short(tokens.high));
+        lines.push(format!("{days} days train on {} tokens ({low} to {high})", short(tokens.value)));
     }
     if let (Some(each), Some(price)) = (first.bill.per_billion_tokens, &on.site.price) {
+        let currency = &price.currency;
         let all = first.bill.money.map_or(String::new(), |all| {
-            format!("{} {} in all ({} to {}), ", short(all.value), price.currency, short(all.low), short(all.high))
+            format!("{} {currency} in all ({} to {}), ", short(all.value), short(all.low), short(all.high))
         });
         let date = if price.date.is_empty() { String::new() } else { format!(", {}", price.date) };
-        let line = format!(
-            "{all}{} {} for a billion tokens, at {} {} a chip-hour ({}{date})",
+        let per_hour = price.per_chip_hour;
+        lines.push(format!(
+            "{all}{} {currency} for a billion tokens, at {per_hour} {currency} a chip-hour ({}{date})",
             interval(each, 0),
-            price.currency,
-            price.per_chip_hour,
-            price.currency,
             price.source
-        );
-        let _ = writeln!(out, "  {}", wrapped(&line, width));
+        ));
     }
-    out
+    lines
 }
 
 fn interval(of: Interval, places: usize) -> String {
@@ -125,7 +138,7 @@ fn short(number: f64) -> String {
     format!("{text}{letter}")
 }
 
-fn seconds(time: Time) -> String {
+pub(super) fn seconds(time: Time) -> String {
     match time.seconds() {
         seconds if seconds >= 10.0 => format!("{seconds:.2} s"),
         seconds if seconds >= 1.0 => format!("{seconds:.3} s"),
@@ -188,6 +201,14 @@ fn site(answer: &Answer, on: &OnSite, width: usize) -> String {
         let rows = on.ranked.iter().enumerate().map(row).collect();
         let _ = writeln!(out, "{}", table_within(&header, rows, &[2, 3, 4, 5, 6], width));
     }
+    for remark in remarks(answer, on) {
+        let _ = writeln!(out, "  {}", wrapped(&remark, width));
+    }
+    out
+}
+
+/// What a ranking is to be read with.
+pub(super) fn remarks(answer: &Answer, on: &OnSite) -> Vec<String> {
     let mut remarks = vec![counted(answer, on)];
     if on.ranked.iter().skip(1).any(Ranked::is_tied) {
         remarks.push("= is tied with the first: the order of the two is less than 80 % sure.".to_owned());
@@ -209,10 +230,7 @@ fn site(answer: &Answer, on: &OnSite, width: usize) -> String {
     for (why, count) in on.refused.iter().take(LISTED) {
         remarks.push(format!("Refused, {} of them: {why}", thousands(*count as u64)));
     }
-    for remark in remarks {
-        let _ = writeln!(out, "  {}", wrapped(&remark, width));
-    }
-    out
+    remarks
 }
 
 /// How many plans were looked at, and what proves that the rest is not better.

@@ -6,9 +6,9 @@
 //! whatever happens once in a step.
 //!
 //! - **Ranks that run the whole model** ([`whole`]): one micro-batch is written, and its work is counted once for each micro-batch.
-//! - **Pipelines** ([`stages`]): a short pipeline of the same layers says what a layer costs and keeps, and what the first and the
-//!   last stage add. The plan's own schedule, replayed with these times, says what its stages wait for at least, and how many
-//!   micro-batches each rank holds. Plans that differ in stages and micro-batches alone share the short pipeline.
+//! - **Models split on Megatron's axes** ([`stages`]): a few layers say what a layer costs and keeps, and what the first and the last
+//!   stage add. The plan's own schedule, replayed with these times, says what its stages wait for at least, and how many micro-batches
+//!   each rank holds. Plans that differ in stages, replicas and micro-batches alone share those few layers.
 
 mod known;
 mod stages;
@@ -44,9 +44,9 @@ impl Floors {
             return Floor::default();
         }
         match scenario.job.parts() {
-            Parts::Split(split) if split.mesh.pp > 1 => stages::floor(self, scenario, split),
+            Parts::Split(split) => stages::floor(self, scenario, split),
             Parts::Whole(job) if job.pipeline.is_some() => Floor::default(),
-            Parts::Whole(_) | Parts::Split(_) | Parts::Compiled(_) => whole::floor(self, scenario),
+            Parts::Whole(_) | Parts::Compiled(_) => whole::floor(self, scenario),
         }
     }
 }

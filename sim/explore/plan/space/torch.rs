@@ -18,7 +18,8 @@ pub(super) const AXES: &[Axis] = &[
     Axis { key: "activation_checkpointing.policy", values: |_| vec![some("none"), some("selective_op"), some("full")] },
     Axis { key: "fsdp.reshard_after_forward", values: |_| vec![some(true), some(false)] },
     Axis { key: "compile.blocks", values: ON },
-    Axis { key: "compile.loss", values: ON },
+    // Over tensor-parallel ranks the compiled loss is not simulated.
+    Axis { key: "compile.loss", values: |at| vec![some(at.count(TP) == 1)] },
     Axis { key: "optimizer.implementation", values: |_| vec![some("fused")] },
 ];
 

@@ -57,11 +57,11 @@ impl Setting {
     }
 
     /// Walks of all classes of a plan; none where its programs are too long for a bound.
-    pub fn walks(&self, scenario: &Scenario, plan: &Plan, times: u64) -> Option<Vec<Stage>> {
+    pub fn walks(&self, scenario: &Scenario, plan: &Plan) -> Option<Vec<Stage>> {
         let flight = plan.compile_within(MOST).ok()?;
         let stage = |program: &Arc<Program>| {
             let costs = self.costs(scenario, program);
-            Stage { walked: walk(program, &costs, times), outside: outside(scenario, program) }
+            Stage { walked: walk(program, &costs), outside: outside(scenario, program) }
         };
         Some(flight.classes.iter().map(stage).collect())
     }
@@ -72,7 +72,7 @@ impl Setting {
         if let Some(known) = walks().get(&plan) {
             return known.clone();
         }
-        let found = self.walks(scenario, &plan, 1).map(Arc::from);
+        let found = self.walks(scenario, &plan).map(Arc::from);
         walks().insert(plan, found.clone());
         found
     }

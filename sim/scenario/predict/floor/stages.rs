@@ -1,8 +1,11 @@
-//! Pipelines: what a layer costs and keeps is read from a pipeline of four short stages; the plan's schedule says what that comes to.
+//! Models that are split on Megatron's axes: what a layer costs and keeps is read from a few layers, and the plan's schedule says what
+//! that comes to.
 //!
-//! The short pipeline has stages of one, two, one and one layers. What the second has beyond the third is a layer; what the others
-//! have beyond a layer is the embedding, what every stage has, and the head. One micro-batch and two of them are written: their
-//! difference is what each further micro-batch takes, without what happens once in a step.
+//! A pipeline is read from four short stages, of one, two, one and one layers. What the second has beyond the third is a layer; what the
+//! others have beyond a layer is the embedding, what every stage has, and the head. Without a pipeline a model of one layer and one of
+//! two say the same. One micro-batch and two of them are written: their difference is what each further micro-batch takes, without
+//! what happens once in a step. Data-parallel ranks are left out as far as experts are not spread over them, so that plans that differ
+//! in them, in stages and in micro-batches share what is read.
 
 use std::sync::Arc;
 
@@ -52,8 +55,8 @@ impl Part {
         }
     }
 
-    /// One stage, from steps of one micro-batch and of two.
-    fn of(one: &Stage, two: &Stage) -> Part {
+    /// One stage, from steps of one micro-batch and of two. `fold` times as many ranks share the optimizer's states.
+    fn of(one: &Stage, two: &Stage, fold: u32) -> Part {
         let (one, two) = (one.walked, two.walked);
         let each = two.end.saturating_sub(one.end).0;
         // Where the second forward follows the first, it is known by itself.
@@ -64,7 +67,7 @@ impl Part {
             backward: each - forward,
             weights: two.weights.saturating_sub(one.weights).0.min(each - forward),
             kept: one.kept,
-            states: one.before,
+            states: one.before - one.optimizer + one.optimizer / u64::from(fold),
         }
     }
 }
@@ -75,10 +78,12 @@ struct Parts {
     first: Part,
     every: Part,
     last: Part,
+    /// The embedding and the head on one stage.
+    both: Part,
     outside: Bytes,
 }
 
-/// What a plan with a pipeline needs at least.
+/// What a plan needs at least.
 pub(super) fn floor(floors: &Floors, scenario: &Scenario, split: &Split) -> Floor {
     let graphs = scenario.job.megatron().is_some_and(|plan| plan.graphs != CudaGraphs::None);
     if graphs || split.vocabulary_split().is_some() {
@@ -114,12 +119,14 @@ fn bound(setting: &Arc<Setting>, scenario: &Scenario, split: &Split) -> Option<F
         };
         let blocks = (0..).zip(ids.get(mine).unwrap_or_default()).map(of).fold(Part::default(), Part::with);
         let rest = match index {
+            0 if stages == 1 => ends.both,
             0 => ends.first,
             _ if index + 1 == stages => ends.last,
             _ => ends.every,
         };
-        // What is kept beside layers is not counted: some of it is there once for all micro-batches.
-        Part { kept: blocks.kept, ..blocks.with(rest) }
+        // What a pipeline keeps beside layers is not counted: some of it is there once for all micro-batches.
+        let kept = if stages == 1 { blocks.kept + rest.kept } else { blocks.kept };
+        Part { kept, ..blocks.with(rest) }
     };
     let all: Vec<Part> = split.pipeline.layers.iter().enumerate().map(&mut stage).collect();
     let round = split.mesh.pp.max(2);
@@ -161,25 +168,42 @@ fn bound(setting: &Arc<Setting>, scenario: &Scenario, split: &Split) -> Option<F
     Some(Floor { memory: Bytes(held.max()?) + ends.outside, step })
 }
 
-/// What layers of a kind and the ends of the pipeline take; none where there is no short pipeline of them.
+/// What layers of a kind and the ends of the pipeline take; none where there are no short programs of them.
 fn parts(setting: &Arc<Setting>, scenario: &Scenario, kind: usize, recompute: Option<Recompute>) -> Option<Parts> {
-    let short = |micro_batches: u32| setting.shared(scenario, short(&scenario.job, kind, recompute, micro_batches)?);
-    let (one, two) = (short(1)?, short(2)?);
-    let of = |stage: usize| Some(Part::of(one.get(stage)?, two.get(stage)?));
-    let (first, twice, every, last) = (of(0)?, of(1)?, of(2)?, of(3)?);
+    let plan = &scenario.job;
+    let read = |layers: &[u64], micro_batches: u32| {
+        let (short, fold) = short(plan, (kind, recompute), layers, micro_batches)?;
+        Some((setting.shared(scenario, short)?, fold))
+    };
+    let parts = |layers: &[u64]| -> Option<(Vec<Part>, Bytes)> {
+        let ((one, fold), (two, _)) = (read(layers, 1)?, read(layers, 2)?);
+        let parts = one.iter().zip(two.iter()).map(|(one, two)| Part::of(one, two, fold)).collect();
+        Some((parts, one.iter().map(|stage| stage.outside).min()?))
+    };
+    if plan.split()?.mesh.pp == 1 {
+        let (one, outside) = parts(&[1])?;
+        let (one, two) = (*one.first()?, *parts(&[2])?.0.first()?);
+        let layer = two.without(one);
+        let none = Part::default();
+        return Some(Parts { layer, both: one.without(layer), first: none, every: none, last: none, outside });
+    }
+    let (stages, outside) = parts(&SHORT)?;
+    let &[first, twice, every, last] = &stages[..] else { return None };
     let layer = twice.without(every);
-    Some(Parts {
-        layer,
-        first: first.without(layer),
-        every: every.without(layer),
-        last: last.without(layer),
-        outside: one.get(2)?.outside,
-    })
+    let [first, every, last] = [first, every, last].map(|stage| stage.without(layer));
+    Some(Parts { layer, first, every, last, both: Part::default(), outside })
 }
 
-/// The plan with a short pipeline of one kind of layer.
-fn short(plan: &Plan, kind: usize, recompute: Option<Recompute>, micro_batches: u32) -> Option<Plan> {
+/// The plan with few layers of one kind, as many in each stage as are listed; and how many times fewer data-parallel ranks it has.
+fn short(
+    plan: &Plan,
+    (kind, recompute): (usize, Option<Recompute>),
+    layers: &[u64],
+    micro_batches: u32,
+) -> Option<(Plan, u32)> {
     let mut plan = plan.clone();
+    // Of Megatron's own optimizer it is known that data-parallel ranks share its states evenly.
+    let even = plan.megatron().filter(|plan| plan.fsdp.is_none() && plan.optimizer.distributed).is_some();
     let split = match &mut plan {
         Plan::Megatron(plan) => &mut plan.split,
         Plan::InternEvo(plan) => &mut plan.split,
@@ -187,8 +211,17 @@ fn short(plan: &Plan, kind: usize, recompute: Option<Recompute>, micro_batches: 
         Plan::Torch(_) | Plan::Zero(_) | Plan::Xla(_) => return None,
     };
     let layer = split.model.layers.kinds().get(kind)?.clone();
-    split.model.layers = Layers::alike(layer, SHORT.iter().sum());
-    split.mesh.pp = SHORT.len() as u32;
+    split.model.layers = Layers::alike(layer, layers.iter().sum());
+    let mut fold = 1;
+    if even {
+        let (stage, experts) = (split.mesh.tp * split.mesh.cp, split.mesh.ep * split.mesh.etp);
+        let least = (1..=experts).find(|ranks| (stage * ranks).is_multiple_of(experts)).unwrap_or(1);
+        if split.mesh.dp.is_multiple_of(least) {
+            fold = split.mesh.dp / least;
+            split.mesh.dp = least;
+        }
+    }
+    split.mesh.pp = layers.len() as u32;
     split.micro_batches = micro_batches;
     let halves = order::MEGATRON_HALVES.iter().any(|entry| entry.name == split.pipeline.schedule.name);
     if split.pipeline.virtual_stages > 1 || halves {
@@ -196,11 +229,12 @@ fn short(plan: &Plan, kind: usize, recompute: Option<Recompute>, micro_batches: 
     }
     split.pipeline.virtual_stages = 1;
     split.pipeline.overlap_p2p = false;
-    split.pipeline.layers = SHORT.to_vec();
+    split.pipeline.layers = layers.to_vec();
     match (recompute, &mut split.block.recompute) {
         (Some(other), known) => *known = other,
-        (None, Recompute::Block { layers }) => *layers = (*layers).max(SHORT.iter().sum()),
+        // Each of these layers is recomputed by itself, as in a stage that has as many.
+        (None, known @ Recompute::Block { .. }) => *known = Recompute::Uniform { layers: 1 },
         (None, _) => {}
     }
-    Some(plan)
+    Some((plan, fold))
 }

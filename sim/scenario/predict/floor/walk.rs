@@ -4,7 +4,7 @@
 //! without other ranks and without overlapping kernels slowing each other, so nothing ends earlier in the simulation.
 
 use crate::engine::Costs;
-use crate::program::{Instr, Pass, Program, Rename};
+use crate::program::{BufferId, Category, Instr, MatmulLayout, Pass, Program, Rename, Work};
 use crate::units::Time;
 
 /// What a walk through a step found.
@@ -18,20 +18,25 @@ pub(super) struct Walked {
     pub weights: Time,
     /// Bytes that tensors hold when the step begins \[B\].
     pub before: u64,
+    /// Of these, states of the optimizer \[B\].
+    pub optimizer: u64,
     /// Bytes that they hold when backward begins, beyond those \[B\].
     pub kept: u64,
     /// The most that they hold \[B\].
     pub peak: u64,
-    /// The time of the busiest stream where what belongs to a micro-batch counts so often as was asked \[ps\].
+    /// The time of the busiest stream \[ps\].
     pub busiest: Time,
 }
 
-/// Walks through the steady step of a program; what is done for each micro-batch counts `times` in [`Walked::busiest`].
-pub(super) fn walk(program: &Program, costs: &Costs, times: u64) -> Walked {
+/// Walks through the steady step of a program.
+pub(super) fn walk(program: &Program, costs: &Costs) -> Walked {
     let mut held = Held { bytes: vec![0; program.buffers.len()], live: 0, peak: 0 };
     program.before_second().for_each(|instr| held.take(program, instr));
     held.peak = held.live;
-    let mut walked = Walked { before: held.live, ..Walked::default() };
+    let states = (0..)
+        .zip(&held.bytes)
+        .filter(|&(buffer, &bytes)| bytes > 0 && program.buffer(BufferId(buffer)).category == Category::OptimizerState);
+    let mut walked = Walked { before: held.live, optimizer: states.map(|(_, bytes)| bytes).sum(), ..Walked::default() };
     let mut clock = vec![Time::ZERO; program.streams.len()];
     let mut busy = vec![0_u64; program.streams.len()];
     let mut events = vec![Time::ZERO; program.events as usize];
@@ -51,8 +56,7 @@ pub(super) fn walk(program: &Program, costs: &Costs, times: u64) -> Walked {
                     _ => {}
                 }
                 clock[at] += time;
-                let each = matches!(pass, Pass::Forward | Pass::Backward | Pass::Recompute);
-                busy[at] += time.0 * if each && begun.is_some() { times } else { 1 };
+                busy[at] += time.0;
                 if is_of_weights(program, kernel.0 as usize) {
                     walked.weights += time;
                 }
@@ -78,7 +82,6 @@ pub(super) fn walk(program: &Program, costs: &Costs, times: u64) -> Walked {
 
 /// Whether a kernel makes the gradient of a weight.
 fn is_of_weights(program: &Program, kernel: usize) -> bool {
-    use crate::program::{MatmulLayout, Work};
     let kernel = &program.kernels[kernel];
     matches!(kernel.work, Work::Matmul { layout: MatmulLayout::WeightGradient | MatmulLayout::MainGradient(_), .. })
 }

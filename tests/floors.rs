@@ -1,0 +1,86 @@
+//! Lower bounds are promises: no plan takes less memory or less time than its bound says.
+
+use rand::rngs::ChaCha8Rng;
+use rand::{Rng, SeedableRng};
+use rayon::prelude::*;
+use windtunnel::explore::plan::{Request, drafts};
+use windtunnel::scenario::predict::{Floors, Settings, predict};
+use windtunnel::scenario::{Draft, Scenario};
+
+/// How many plans are simulated of each request; `FLOOR_PLANS` takes another number.
+const PLANS: usize = 40;
+
+fn request(model: &str, layers: u32, machine: &str, sequence: u32, batch: u32, framework: &str, more: &str) -> Request {
+    let text = format!(
+        "model = {model:?}\nsequence = {sequence}\nglobal_batch = {batch}\nframeworks = [{framework:?}]\n\
+         [[machine]]\n{machine}\n[set]\n\"model.layers\" = {layers}\n{more}"
+    );
+    Request::parse("request.toml", &text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// Small models on few machines: bounds hold or do not by what a plan is, not by how large it is.
+fn requests() -> Vec<Request> {
+    let h100 = "name = \"h100-sxm-80gb\"\nsize = 2";
+    let a100 = "name = \"a100-sxm-80gb\"\nsize = 4";
+    let schedules = "[vary]\n\"pipeline.schedule\" = [\"ZBH1\", \"Interleaved1F1B\"]\n\"megatron.implementation\" = [\"local\"]\n\
+        \"megatron.overlap_grad_reduce\" = [false]\n\"megatron.overlap_param_gather\" = [false]";
+    let fp8 = "\"megatron.fp8\" = \"delayed\"\n\"megatron.overlap_grad_reduce\" = false\n\"megatron.overlap_param_gather\" = false";
+    let plain = "\"megatron.distributed_optimizer\" = false\n\"megatron.overlap_param_gather\" = false\n\
+        \"megatron.attention\" = \"unfused\"\n\"megatron.implementation\" = \"local\"";
+    vec![
+        request("llama-3.1-8b", 8, h100, 2048, 64, "megatron", ""),
+        request("llama-3.1-8b", 7, a100, 16_384, 32, "megatron", ""),
+        request("llama-3.1-8b", 8, a100, 1024, 256, "megatron", schedules),
+        request("llama-3.1-8b", 4, h100, 2048, 64, "megatron", fp8),
+        request("gpt3-5b-nemo", 8, a100, 2048, 64, "megatron", plain),
+        request("mixtral-8x7b", 4, a100, 2048, 128, "megatron", ""),
+        request("gemma-2-9b", 8, h100, 4096, 32, "megatron", ""),
+        request("llama-3.1-8b", 8, h100, 2048, 64, "fsdp2", ""),
+        request("llama-3.1-8b", 6, a100, 8192, 128, "fsdp2", "[vary]\n\"compile.blocks\" = [true, false]"),
+        request("gpt2-xl", 6, h100, 1024, 256, "fsdp2", ""),
+        request("llama-3.1-8b", 6, a100, 2048, 256, "deepspeed-zero", ""),
+        request("llama-3.1-8b", 8, "name = \"tpu-v6e\"\nsize = \"4x4\"", 4096, 64, "xla", ""),
+    ]
+}
+
+/// What a bound says and what the simulation says, where a plan is legal.
+fn held(floors: &Floors, draft: &Draft) -> Option<(f64, f64)> {
+    let scenario: Scenario = draft.scenario().ok()?;
+    let answer = predict(&scenario, Settings { remedies: false, ..Settings::default() }).ok()?;
+    let floor = floors.of(&scenario);
+    let memory = &answer.memory;
+    let needed = if memory.on_device { memory.device_total() } else { memory.wanted };
+    assert!(floor.memory <= needed, "{} B are no bound of {} B\n{}", floor.memory.0, needed.0, draft.text());
+    assert!(floor.step <= answer.step, "{} ps are no bound of {} ps\n{}", floor.step.0, answer.step.0, draft.text());
+    Some((floor.memory.0 as f64 / needed.0 as f64, floor.step.0 as f64 / answer.step.0 as f64))
+}
+
+#[test]
+fn no_plan_takes_less_than_its_bound() {
+    let plans = std::env::var("FLOOR_PLANS").ok().and_then(|count| count.parse().ok()).unwrap_or(PLANS);
+    let mut random = ChaCha8Rng::seed_from_u64(24);
+    for request in requests() {
+        let all = drafts(&request);
+        let chosen: Vec<&Draft> = (0..plans.min(all.len())).map(|_| &all[random.random_range(0..all.len())]).collect();
+        let floors = Floors::default();
+        let ratios: Vec<(f64, f64)> = chosen.par_iter().filter_map(|draft| held(&floors, draft)).collect();
+        let mean = |of: fn(&(f64, f64)) -> f64| ratios.iter().map(of).sum::<f64>() / ratios.len().max(1) as f64;
+        let (memory, step) = (mean(|ratio| ratio.0), mean(|ratio| ratio.1));
+        let name = (&request.model.name, request.frameworks[0].written());
+        println!("{name:?}: {} of {} legal, memory {memory:.3}, step {step:.3}", ratios.len(), chosen.len());
+        assert!(ratios.len() * 5 >= chosen.len(), "{name:?}: too few are legal");
+        // A bound that says nothing would be kept, too.
+        assert!(memory > 0.4 && step > 0.4, "{name:?}: memory {memory:.3}, step {step:.3}");
+    }
+}
+
+/// What is measured is bounded as well: each shipped scenario is no smaller and no faster than its bounds.
+#[test]
+fn shipped_scenarios_take_no_less_than_their_bounds() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
+    let floors = Floors::default();
+    let files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let toml = files.iter().filter(|path| path.extension().is_some_and(|end| end == "toml"));
+    let known = toml.filter_map(|path| held(&floors, &Scenario::load(path).unwrap().draft)).count();
+    assert!(known > 15, "{known}");
+}
