@@ -1,7 +1,7 @@
 //! What two scenarios differ in: rows that add up, each the difference of two runs.
 
 use proptest::prelude::*;
-use windtunnel::explore::compare::{Change, Row};
+use windtunnel::explore::compare::{Change, Fold, Row};
 use windtunnel::explore::{Comparison, Side, compare};
 
 use crate::command::Folder;
@@ -191,7 +191,7 @@ fn a_comparison_of_two_layouts_says_first_that_their_batches_differ_and_keeps_to
     let widest = said.lines().map(|line| line.chars().count()).max().unwrap();
     assert!(widest <= 100, "{widest}\n{said}");
     let same = sides(make::TINY, &make::with(make::TINY, "compile", "blocks", true));
-    assert!(!windtunnel::explore::compare::text::report(&same, 100).contains("Not the same work"));
+    assert!(!windtunnel::explore::compare::text::report(&same, 100, Fold::Long).contains("Not the same work"));
 }
 
 #[test]
@@ -250,4 +250,118 @@ fn a_mistake_in_either_file_is_shown_where_it_stands() {
     assert!(said.contains("there is no key `dp_shards` here") && said.contains("b.toml:11:1"), "{said}");
     let said = folder.refuses(&["compare", "missing.toml", "a.toml"]);
     assert!(said.contains("cannot read the scenario missing.toml"), "{said}");
+}
+
+/// Shipped scenarios, smaller ones first: of each framework, with meshes of several axes, on several machines.
+const SHIPPED: [&str; 8] = [
+    include_str!("../scenarios/llama3.1-8b-fsdp2-8xh100.toml"),
+    include_str!("../scenarios/llama2-7b-fsdp1-16xa100.toml"),
+    include_str!("../scenarios/llama3.1-8b-deepspeed-zero3-8xh100.toml"),
+    include_str!("../scenarios/internlm-7b-internevo-64xa100.toml"),
+    include_str!("../scenarios/llama3.1-8b-maxtext-8xv6e.toml"),
+    include_str!("../scenarios/llama3.1-70b-fsdp2-tp8-64xh100.toml"),
+    include_str!("../scenarios/llama-8.9b-nanotron-8xh100.toml"),
+    include_str!("../scenarios/gpt3-175b-megatron-1024xa100.toml"),
+];
+
+/// The text of a side with the differences of rows applied.
+fn walked(a: &str, b: &str, answer: &Comparison) -> Vec<String> {
+    let mut table = open(a, b);
+    let mut plans = vec![];
+    for row in &answer.rows {
+        for difference in &row.differences {
+            let (name, key) = difference.key.split_once('.').unwrap_or(("", &difference.key));
+            let entry = match name {
+                "" => &mut table,
+                name => table.entry(name).or_insert(toml::Value::Table(toml::Table::new())).as_table_mut().unwrap(),
+            };
+            match &difference.to {
+                Some(value) => entry.insert(key.to_owned(), value.clone()),
+                None => entry.remove(key),
+            };
+        }
+        let empty = |value: &toml::Value| value.as_table().is_some_and(toml::Table::is_empty);
+        plans.push(
+            table
+                .iter()
+                .filter(|(name, value)| *name == "mesh" || !empty(value))
+                .map(|(k, v)| (k.clone(), v.clone()))
+                .collect::<toml::Table>()
+                .to_string(),
+        );
+    }
+    plans
+}
+
+/// A's keys, and the defaults that it takes for keys that only B writes.
+fn open(a: &str, b: &str) -> toml::Table {
+    let mut table: toml::Table = a.parse().unwrap();
+    let b: toml::Table = b.parse().unwrap();
+    table.remove("measured");
+    for (key, value) in make::parse(a).defaults() {
+        let (name, key) = key.split_once('.').unwrap();
+        if b.get(name).and_then(|table| table.get(key)).is_some() {
+            table
+                .entry(name)
+                .or_insert(toml::Value::Table(toml::Table::new()))
+                .as_table_mut()
+                .unwrap()
+                .insert(key.to_owned(), value);
+        }
+    }
+    table
+}
+
+/// Whatever two scenarios differ in, each row is the difference of two files that `windtunnel run` answers.
+#[test]
+fn between_shipped_scenarios_every_plan_runs_and_the_rows_add_up() {
+    for (at, a) in SHIPPED.iter().enumerate() {
+        // Each with the next ones, in both directions by turns: all pairs take minutes.
+        for (step, b) in SHIPPED.iter().cycle().skip(at + 1).take(3).enumerate() {
+            let (a, b) = if (at + step) % 2 == 0 { (a, b) } else { (b, a) };
+            let answer = sides(a, b);
+            assert_eq!(sum(&answer.rows), figures(&answer.total));
+            let plans = walked(a, b, &answer);
+            for (plan, row) in plans.iter().zip(&answer.rows) {
+                let run = make::fly(plan);
+                assert_eq!(row.change.to.step, run.step, "{plan}");
+                assert!(!row.change.to.refused || answer.total.from.refused || answer.total.to.refused, "{plan}");
+            }
+        }
+    }
+}
+
+/// Most keys belong to one framework alone; what both read is attributed on its own.
+#[test]
+fn between_two_frameworks_what_both_read_is_a_row_of_its_own() {
+    let answer = sides(SHIPPED[0], SHIPPED[2]);
+    let alone: Vec<_> = answer.rows.iter().map(keys).filter(|keys| keys.len() == 1).collect();
+    for key in ["batch.sequence", "batch.accumulation", "activation_checkpointing.policy", "framework.rope"] {
+        assert!(alone.contains(&vec![key]), "{key}: {alone:?}");
+    }
+    let framework = answer.rows.iter().find(|row| keys(row).contains(&"runtime")).unwrap();
+    assert!(framework.differences.iter().all(|one| one.key == "runtime" || one.from.is_none() || one.to.is_none()));
+    let megatron = sides(SHIPPED[5], SHIPPED[7]);
+    let model = megatron.rows.iter().find(|row| keys(row).contains(&"model.name")).unwrap();
+    assert_eq!(keys(model), ["model.name", "batch.sequence"], "a table of 2,048 positions");
+}
+
+#[test]
+fn a_long_row_is_folded_and_keeps_to_the_page_and_all_writes_it_out() {
+    let answer = sides(SHIPPED[0], SHIPPED[4]);
+    let count = answer.rows.iter().map(|row| row.differences.len()).max().unwrap();
+    let said = |fold| windtunnel::explore::compare::text::report(&answer, 120, fold);
+    let (folded, all) = (said(Fold::Long), said(Fold::Nothing));
+    assert!(
+        folded.contains(&format!("and {} more", count - 3)) && folded.contains("--all writes every key"),
+        "{folded}"
+    );
+    assert!(folded.lines().count() < 70, "{folded}");
+    for text in [&folded, &all] {
+        assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
+    }
+    for key in answer.rows.iter().flat_map(keys) {
+        assert!(all.replace("\n", "").replace(' ', "").contains(&format!("{key}:")), "{key}\n{all}");
+    }
+    assert!(!all.contains("--all"));
 }
