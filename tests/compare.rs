@@ -334,16 +334,39 @@ fn between_shipped_scenarios_every_plan_runs_and_the_rows_add_up() {
 /// Most keys belong to one framework alone; what both read is attributed on its own.
 #[test]
 fn between_two_frameworks_what_both_read_is_a_row_of_its_own() {
-    let answer = sides(SHIPPED[0], SHIPPED[2]);
-    let alone: Vec<_> = answer.rows.iter().map(keys).filter(|keys| keys.len() == 1).collect();
-    for key in ["batch.sequence", "batch.accumulation", "activation_checkpointing.policy", "framework.rope"] {
-        assert!(alone.contains(&vec![key]), "{key}: {alone:?}");
-    }
+    let both = |a: usize, b: usize, expected: &[&str]| {
+        let answer = sides(SHIPPED[a], SHIPPED[b]);
+        let alone: Vec<_> = answer.rows.iter().map(keys).filter(|keys| keys.len() == 1).flatten().collect();
+        assert!(expected.iter().all(|key| alone.contains(key)), "{alone:?}");
+        answer
+    };
+    // FSDP1 to FSDP2, on other machines, of another model.
+    let answer = both(
+        1,
+        0,
+        &["topology.name", "model.name", "batch.sequence", "batch.micro", "activation_checkpointing.policy"],
+    );
     let framework = answer.rows.iter().find(|row| keys(row).contains(&"runtime")).unwrap();
-    assert!(framework.differences.iter().all(|one| one.key == "runtime" || one.from.is_none() || one.to.is_none()));
-    let megatron = sides(SHIPPED[5], SHIPPED[7]);
-    let model = megatron.rows.iter().find(|row| keys(row).contains(&"model.name")).unwrap();
-    assert_eq!(keys(model), ["model.name", "batch.sequence"], "a table of 2,048 positions");
+    let foreign = |key: &str| key == "runtime" || key.starts_with("fsdp1.");
+    assert!(keys(framework).into_iter().all(foreign), "{:?}", keys(framework));
+    // FSDP2 to ZeRO-3, which cannot save operators: its policy goes with it.
+    let answer = both(0, 2, &["batch.sequence", "batch.accumulation", "framework.rope"]);
+    let framework = answer.rows.iter().find(|row| keys(row).contains(&"runtime")).unwrap();
+    let why = framework.joined.as_ref().unwrap();
+    assert!(why.contains("without activation_checkpointing.policy: selective checkpointing"), "{why}");
+    // FSDP2 to Megatron.
+    both(5, 7, &["topology.name", "topology.nodes"]);
+}
+
+/// 70B parameters do not fit on the eight chips that 8B take, and neither fits the other's mesh.
+#[test]
+fn a_row_of_several_says_what_each_is_needed_for() {
+    let answer = sides(include_str!("../scenarios/llama3.1-70b-fsdp2-256xh100.toml"), LLAMA);
+    let row = &answer.rows[0];
+    assert_eq!(keys(row), ["topology.nodes", "model.name", "mesh.dp_shard"]);
+    let why = row.joined.as_ref().unwrap();
+    assert!(why.contains("without model.name: the plan does not fit in memory"), "{why}");
+    assert!(why.contains("without mesh.dp_shard: the mesh holds 256 ranks"), "{why}");
 }
 
 #[test]

@@ -40,7 +40,7 @@ use crate::scenario::{ScenarioError, reason};
 pub struct Row {
     /// What is changed: one difference, or several that only together make a scenario.
     pub differences: Vec<Difference>,
-    /// Why the first does not stand alone, where there are several.
+    /// Why they are one row, where not each is a row of its own.
     pub joined: Option<String>,
     /// What it does after the rows before it.
     pub change: Change,

@@ -220,8 +220,7 @@ pub(super) fn remarks(answer: &Comparison, fold: Fold) -> Vec<String> {
     }
     for row in &answer.rows {
         let keys = fold.keys(&row.differences);
-        let first = row.differences.first().map_or("", |first| first.key.as_str());
-        list.extend(row.joined.iter().map(|why| format!("{keys} only together: {first} without the rest: {why}")));
+        list.extend(row.joined.iter().map(|why| format!("{keys} only together; {why}")));
         list.extend(row.alone.as_ref().err().map(|why| format!("{keys} not alone on A: {why}")));
     }
     let between = answer.rows.iter().rev().skip(1);
