@@ -3,6 +3,8 @@
 use proptest::prelude::*;
 use windtunnel::explore::compare::{Change, Fold, Row};
 use windtunnel::explore::{Comparison, Side, compare};
+use windtunnel::scenario::predict;
+use windtunnel::scenario::predict::Settings;
 
 use crate::command::Folder;
 use crate::make;
@@ -264,66 +266,61 @@ const SHIPPED: [&str; 8] = [
     include_str!("../scenarios/gpt3-175b-megatron-1024xa100.toml"),
 ];
 
-/// The text of a side with the differences of rows applied.
+/// The file after each row, as a reader would write it.
 fn walked(a: &str, b: &str, answer: &Comparison) -> Vec<String> {
     let mut table = open(a, b);
     let mut plans = vec![];
-    for row in &answer.rows {
-        for difference in &row.differences {
-            let (name, key) = difference.key.split_once('.').unwrap_or(("", &difference.key));
-            let entry = match name {
-                "" => &mut table,
-                name => table.entry(name).or_insert(toml::Value::Table(toml::Table::new())).as_table_mut().unwrap(),
-            };
-            match &difference.to {
-                Some(value) => entry.insert(key.to_owned(), value.clone()),
-                None => entry.remove(key),
-            };
+    for difference in answer.rows.iter().map(|row| &row.differences) {
+        for one in difference {
+            set(&mut table, &one.key, one.to.clone());
         }
-        let empty = |value: &toml::Value| value.as_table().is_some_and(toml::Table::is_empty);
-        plans.push(
-            table
-                .iter()
-                .filter(|(name, value)| *name == "mesh" || !empty(value))
-                .map(|(k, v)| (k.clone(), v.clone()))
-                .collect::<toml::Table>()
-                .to_string(),
-        );
+        plans.push(table.to_string());
     }
     plans
 }
 
 /// A's keys, and the defaults that it takes for keys that only B writes.
 fn open(a: &str, b: &str) -> toml::Table {
-    let mut table: toml::Table = a.parse().unwrap();
-    let b: toml::Table = b.parse().unwrap();
+    let [mut table, b] = [a, b].map(|text| text.parse::<toml::Table>().unwrap());
     table.remove("measured");
     for (key, value) in make::parse(a).defaults() {
-        let (name, key) = key.split_once('.').unwrap();
-        if b.get(name).and_then(|table| table.get(key)).is_some() {
-            table
-                .entry(name)
-                .or_insert(toml::Value::Table(toml::Table::new()))
-                .as_table_mut()
-                .unwrap()
-                .insert(key.to_owned(), value);
+        let (name, inner) = key.split_once('.').unwrap();
+        if b.get(name).is_some_and(|other| other.get(inner).is_some()) {
+            set(&mut table, &key, Some(value));
         }
     }
     table
+}
+
+/// Sets a key, or removes it, and its table where that was the last; a mesh is a table always.
+fn set(table: &mut toml::Table, key: &str, value: Option<toml::Value>) {
+    let Some((name, inner)) = key.split_once('.') else {
+        value.into_iter().for_each(|value| drop(table.insert(key.to_owned(), value)));
+        return;
+    };
+    let entry = table.entry(name).or_insert(toml::Value::Table(toml::Table::new())).as_table_mut().unwrap();
+    match value {
+        Some(value) => entry.insert(inner.to_owned(), value),
+        None => entry.remove(inner),
+    };
+    if entry.is_empty() && name != "mesh" {
+        table.remove(name);
+    }
 }
 
 /// Whatever two scenarios differ in, each row is the difference of two files that `windtunnel run` answers.
 #[test]
 fn between_shipped_scenarios_every_plan_runs_and_the_rows_add_up() {
     for (at, a) in SHIPPED.iter().enumerate() {
-        // Each with the next ones, in both directions by turns: all pairs take minutes.
-        for (step, b) in SHIPPED.iter().cycle().skip(at + 1).take(3).enumerate() {
+        // Each with the next two, in both directions by turns: all pairs take minutes.
+        for (step, b) in SHIPPED.iter().cycle().skip(at + 1).take(2).enumerate() {
             let (a, b) = if (at + step) % 2 == 0 { (a, b) } else { (b, a) };
             let answer = sides(a, b);
             assert_eq!(sum(&answer.rows), figures(&answer.total));
             let plans = walked(a, b, &answer);
             for (plan, row) in plans.iter().zip(&answer.rows) {
-                let run = make::fly(plan);
+                let settings = Settings { remedies: false, ..Settings::default() };
+                let run = predict(&make::parse(plan), settings).unwrap_or_else(|error| panic!("{error}\n\n{plan}"));
                 assert_eq!(row.change.to.step, run.step, "{plan}");
                 assert!(!row.change.to.refused || answer.total.from.refused || answer.total.to.refused, "{plan}");
             }

@@ -101,7 +101,7 @@ pub(super) fn answer(scenario: &Scenario, ceiling: &Ceiling) -> Vec<(&'static st
         lines.extend(gain(ceiling, top).map(|line| ("trade-off", line)));
     }
     lines.extend(compiled(ceiling).into_iter().map(|line| ("compiled", line)));
-    let tokens = ceiling.top().map_or(String::new(), |top| format!(", {} at the ceiling", thousands(top.tokens)));
+    let tokens = ceiling.top().map_or(String::new(), |top| format!(" and {} at the ceiling", thousands(top.tokens)));
     lines.push(("fixed", Fixed::of(scenario).words() + &tokens));
     let step = thousands(ceiling.options.step);
     lines.push(("searched", format!("in steps of {step} tokens; lengths simulated to find it: {}", ceiling.flown)));

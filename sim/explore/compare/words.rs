@@ -40,11 +40,19 @@ impl Fold {
         }
     }
 
+    /// The name of the framework first; of a row that is folded, keys that both sides have next.
+    fn ordered(self, differences: &[Difference]) -> Vec<&Difference> {
+        let folded = self.shown(differences.len()) < differences.len();
+        let mut list: Vec<&Difference> = differences.iter().collect();
+        list.sort_by_key(|one| (one.key != FRAMEWORK, folded && !is_of_both(one)));
+        list
+    }
+
     /// The differences of a row, a line each.
     pub(super) fn lines(self, differences: &[Difference]) -> Vec<String> {
         let shown = self.shown(differences.len());
         let more = (shown < differences.len()).then(|| format!("and {} more", differences.len() - shown));
-        telling(differences).into_iter().take(shown).map(|one| self.words(one)).chain(more).collect()
+        self.ordered(differences).into_iter().take(shown).map(|one| self.words(one)).chain(more).collect()
     }
 
     /// The keys of a row in a sentence.
@@ -52,7 +60,7 @@ impl Fold {
         let shown = self.shown(differences.len());
         let more = (shown < differences.len()).then(|| format!("{} more", differences.len() - shown));
         let mut keys: Vec<String> =
-            telling(differences).into_iter().take(shown).map(|one| one.key.clone()).chain(more).collect();
+            self.ordered(differences).into_iter().take(shown).map(|one| one.key.clone()).chain(more).collect();
         match keys.pop() {
             Some(last) if !keys.is_empty() => format!("{} and {last}", keys.join(", ")),
             last => last.unwrap_or_default(),
@@ -72,13 +80,6 @@ impl Fold {
         self.shown(differences.len()) < differences.len()
             || differences.iter().any(|one| self.words(one) != Fold::Nothing.words(one))
     }
-}
-
-/// The name of the framework first, then keys that both sides have.
-fn telling(differences: &[Difference]) -> Vec<&Difference> {
-    let mut list: Vec<&Difference> = differences.iter().collect();
-    list.sort_by_key(|one| (one.key != FRAMEWORK, !is_of_both(one)));
-    list
 }
 
 fn is_of_both(one: &Difference) -> bool {
