@@ -8,6 +8,7 @@
 pub mod ceiling;
 pub mod compare;
 pub mod plan;
+mod fixed;
 mod plot;
 mod point;
 mod tick;
@@ -86,7 +87,7 @@ impl Ceiling {
 impl Comparison {
     /// The report that `windtunnel compare` prints.
     pub fn text(&self) -> String {
-        compare::text::report(self, WIDTH)
+        compare::text::report(self, WIDTH, compare::Fold::Long)
     }
 
     /// The comparison as `windtunnel compare --json` writes it.

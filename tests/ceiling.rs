@@ -252,7 +252,6 @@ fn what_cannot_be_varied_is_told_what_can() {
     let folder = Folder::new("vary");
     folder.write("a.toml", LLAMA);
     for (what, answer) in [
-        ("cp=1,2", "it is not varied yet; write mesh.cp in the file; write one of: topology="),
         ("colour", "cannot vary \"colour\"; write one of: topology="),
         ("recompute=half", "there is no \"half\"; write some of: none, every=2, selective_op, full"),
         ("recompute=every=x", "there is no \"every=x\""),

@@ -1,8 +1,10 @@
 //! What two scenarios differ in: rows that add up, each the difference of two runs.
 
 use proptest::prelude::*;
-use windtunnel::explore::compare::{Change, Row};
+use windtunnel::explore::compare::{Change, Fold, Row};
 use windtunnel::explore::{Comparison, Side, compare};
+use windtunnel::scenario::predict;
+use windtunnel::scenario::predict::Settings;
 
 use crate::command::Folder;
 use crate::make;
@@ -191,7 +193,7 @@ fn a_comparison_of_two_layouts_says_first_that_their_batches_differ_and_keeps_to
     let widest = said.lines().map(|line| line.chars().count()).max().unwrap();
     assert!(widest <= 100, "{widest}\n{said}");
     let same = sides(make::TINY, &make::with(make::TINY, "compile", "blocks", true));
-    assert!(!windtunnel::explore::compare::text::report(&same, 100).contains("Not the same work"));
+    assert!(!windtunnel::explore::compare::text::report(&same, 100, Fold::Long).contains("Not the same work"));
 }
 
 #[test]
@@ -250,4 +252,136 @@ fn a_mistake_in_either_file_is_shown_where_it_stands() {
     assert!(said.contains("there is no key `dp_shards` here") && said.contains("b.toml:11:1"), "{said}");
     let said = folder.refuses(&["compare", "missing.toml", "a.toml"]);
     assert!(said.contains("cannot read the scenario missing.toml"), "{said}");
+}
+
+/// Shipped scenarios, smaller ones first: of each framework, with meshes of several axes, on several machines.
+const SHIPPED: [&str; 8] = [
+    include_str!("../scenarios/llama3.1-8b-fsdp2-8xh100.toml"),
+    include_str!("../scenarios/llama2-7b-fsdp1-16xa100.toml"),
+    include_str!("../scenarios/llama3.1-8b-deepspeed-zero3-8xh100.toml"),
+    include_str!("../scenarios/internlm-7b-internevo-64xa100.toml"),
+    include_str!("../scenarios/llama3.1-8b-maxtext-8xv6e.toml"),
+    include_str!("../scenarios/llama3.1-70b-fsdp2-tp8-64xh100.toml"),
+    include_str!("../scenarios/llama-8.9b-nanotron-8xh100.toml"),
+    include_str!("../scenarios/gpt3-175b-megatron-1024xa100.toml"),
+];
+
+/// The file after each row, as a reader would write it.
+fn walked(a: &str, b: &str, answer: &Comparison) -> Vec<String> {
+    let mut table = open(a, b);
+    let mut plans = vec![];
+    for difference in answer.rows.iter().map(|row| &row.differences) {
+        for one in difference {
+            set(&mut table, &one.key, one.to.clone());
+        }
+        plans.push(table.to_string());
+    }
+    plans
+}
+
+/// A's keys, and the defaults that it takes for keys that only B writes.
+fn open(a: &str, b: &str) -> toml::Table {
+    let [mut table, b] = [a, b].map(|text| text.parse::<toml::Table>().unwrap());
+    table.remove("measured");
+    for (key, value) in make::parse(a).defaults() {
+        let (name, inner) = key.split_once('.').unwrap();
+        if b.get(name).is_some_and(|other| other.get(inner).is_some()) {
+            set(&mut table, &key, Some(value));
+        }
+    }
+    table
+}
+
+/// Sets a key, or removes it, and its table where that was the last; a mesh is a table always.
+fn set(table: &mut toml::Table, key: &str, value: Option<toml::Value>) {
+    let Some((name, inner)) = key.split_once('.') else {
+        value.into_iter().for_each(|value| drop(table.insert(key.to_owned(), value)));
+        return;
+    };
+    let entry = table.entry(name).or_insert(toml::Value::Table(toml::Table::new())).as_table_mut().unwrap();
+    match value {
+        Some(value) => entry.insert(inner.to_owned(), value),
+        None => entry.remove(inner),
+    };
+    if entry.is_empty() && name != "mesh" {
+        table.remove(name);
+    }
+}
+
+/// Whatever two scenarios differ in, each row is the difference of two files that `windtunnel run` answers.
+#[test]
+fn between_shipped_scenarios_every_plan_runs_and_the_rows_add_up() {
+    for (at, a) in SHIPPED.iter().enumerate() {
+        // Each with the next two, in both directions by turns: all pairs take minutes.
+        for (step, b) in SHIPPED.iter().cycle().skip(at + 1).take(2).enumerate() {
+            let (a, b) = if (at + step) % 2 == 0 { (a, b) } else { (b, a) };
+            let answer = sides(a, b);
+            assert_eq!(sum(&answer.rows), figures(&answer.total));
+            let plans = walked(a, b, &answer);
+            for (plan, row) in plans.iter().zip(&answer.rows) {
+                let settings = Settings { remedies: false, ..Settings::default() };
+                let run = predict(&make::parse(plan), settings).unwrap_or_else(|error| panic!("{error}\n\n{plan}"));
+                assert_eq!(row.change.to.step, run.step, "{plan}");
+                assert!(!row.change.to.refused || answer.total.from.refused || answer.total.to.refused, "{plan}");
+            }
+        }
+    }
+}
+
+/// Most keys belong to one framework alone; what both read is attributed on its own.
+#[test]
+fn between_two_frameworks_what_both_read_is_a_row_of_its_own() {
+    let both = |a: usize, b: usize, expected: &[&str]| {
+        let answer = sides(SHIPPED[a], SHIPPED[b]);
+        let alone: Vec<_> = answer.rows.iter().map(keys).filter(|keys| keys.len() == 1).flatten().collect();
+        assert!(expected.iter().all(|key| alone.contains(key)), "{alone:?}");
+        answer
+    };
+    // FSDP1 to FSDP2, on other machines, of another model.
+    let answer = both(
+        1,
+        0,
+        &["topology.name", "model.name", "batch.sequence", "batch.micro", "activation_checkpointing.policy"],
+    );
+    let framework = answer.rows.iter().find(|row| keys(row).contains(&"runtime")).unwrap();
+    let foreign = |key: &str| key == "runtime" || key.starts_with("fsdp1.");
+    assert!(keys(framework).into_iter().all(foreign), "{:?}", keys(framework));
+    // FSDP2 to ZeRO-3, which cannot save operators: its policy goes with it.
+    let answer = both(0, 2, &["batch.sequence", "batch.accumulation", "framework.rope"]);
+    let framework = answer.rows.iter().find(|row| keys(row).contains(&"runtime")).unwrap();
+    let why = framework.joined.as_ref().unwrap();
+    assert!(why.contains("without activation_checkpointing.policy: selective checkpointing"), "{why}");
+    // FSDP2 to Megatron.
+    both(5, 7, &["topology.name", "topology.nodes"]);
+}
+
+/// 70B parameters do not fit on the eight chips that 8B take, and neither fits the other's mesh.
+#[test]
+fn a_row_of_several_says_what_each_is_needed_for() {
+    let answer = sides(include_str!("../scenarios/llama3.1-70b-fsdp2-256xh100.toml"), LLAMA);
+    let row = &answer.rows[0];
+    assert_eq!(keys(row), ["topology.nodes", "model.name", "mesh.dp_shard"]);
+    let why = row.joined.as_ref().unwrap();
+    assert!(why.contains("without model.name: the plan does not fit in memory"), "{why}");
+    assert!(why.contains("without mesh.dp_shard: the mesh holds 256 ranks"), "{why}");
+}
+
+#[test]
+fn a_long_row_is_folded_and_keeps_to_the_page_and_all_writes_it_out() {
+    let answer = sides(SHIPPED[0], SHIPPED[4]);
+    let count = answer.rows.iter().map(|row| row.differences.len()).max().unwrap();
+    let said = |fold| windtunnel::explore::compare::text::report(&answer, 120, fold);
+    let (folded, all) = (said(Fold::Long), said(Fold::Nothing));
+    assert!(
+        folded.contains(&format!("and {} more", count - 3)) && folded.contains("--all writes every key"),
+        "{folded}"
+    );
+    assert!(folded.lines().count() < 70, "{folded}");
+    for text in [&folded, &all] {
+        assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
+    }
+    for key in answer.rows.iter().flat_map(keys) {
+        assert!(all.replace("\n", "").replace(' ', "").contains(&format!("{key}:")), "{key}\n{all}");
+    }
+    assert!(!all.contains("--all"));
 }

@@ -8,6 +8,7 @@ mod bad_input_experts;
 mod bad_input_megatron;
 mod calibrate;
 mod ceiling;
+mod ceiling_axes;
 mod circles;
 mod closed_form;
 mod collectives;

@@ -18,8 +18,9 @@ pub struct Args {
     /// The scenario file.
     scenario: PathBuf,
     /// Compare the ceilings of variants: topology=NAME,NAME… or recompute=none,every=2,selective_op,full (under other runtimes
-    /// what their own key takes, such as none,core_attn,uniform=1) or offload=false,true; the name alone compares all there
-    /// are.
+    /// what their own key takes, such as none,core_attn,uniform=1) or offload=false,true, or an axis of the mesh: tp=1,2,4,8, and so
+    /// cp, pp and ep (XLA: tensor, context, pipeline, expert), with as many sequences a step in every row. The name alone
+    /// compares all there are.
     #[arg(long, value_name = "WHAT=A,B,…")]
     compare: Option<String>,
     /// Distance between the lengths tried, in tokens.

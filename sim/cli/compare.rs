@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::{Failure, Json, Outcome, Written, help, output, read, width};
-use windtunnel::explore::compare::{html, json, text};
+use windtunnel::explore::compare::{Fold, html, json, text};
 use windtunnel::explore::{Side, compare};
 use windtunnel::files;
 use windtunnel::receipt::table::Tables;
@@ -18,6 +18,9 @@ pub struct Args {
     a: PathBuf,
     /// The scenario to arrive at, or a receipt.
     b: PathBuf,
+    /// Write out every key of a long row, every value, and every default of both frameworks.
+    #[arg(long)]
+    all: bool,
     /// Write the comparison to this file: one HTML page that loads nothing.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -38,7 +41,8 @@ pub fn run(args: &Args) -> Outcome {
     if let Some(file) = page {
         written.write(file, &html::page(&answer), ": open it in a browser");
     }
-    json.finish_with(written, || text::report(&answer, width()) + &measured, || json::report(&answer))?;
+    let fold = if args.all { Fold::Nothing } else { Fold::Long };
+    json.finish_with(written, || text::report(&answer, width(), fold) + &measured, || json::report(&answer))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -46,6 +46,7 @@ pub const RUN: &str = help!(
 pub const CEILING: &str = help!(
     "  windtunnel ceiling scenarios/llama3.1-8b-long-context-8xh200.toml
   windtunnel ceiling my.toml --compare recompute
+  windtunnel ceiling my.toml --compare cp=1,2,4
   windtunnel ceiling my.toml --max 65536 --html ceiling.html",
     "    0  the answer was found",
     "    3  with --compile-check: windtunnel-calibrate or its compiler is missing
@@ -62,6 +63,7 @@ pub const PLAN: &str = help!(
 
 pub const COMPARE: &str = help!(
     "  windtunnel compare a.toml b.toml
+  windtunnel compare a.toml b.toml --all
   windtunnel compare tests/receipts/public.jsonl#tt-llama31-8b-h100x8-fsdp my.toml --json -",
     "    0  the answer was found
     1  a receipt maps to no scenario"

@@ -4,6 +4,8 @@
 //! table of positions, or what the user asks for). Lengths are doubled until one does not fit, then the gap is halved
 //! until two neighbours on the grid remain, of which one fits and the next does not. Both were flown.
 //!
+//! A step has as many sequences at every length as at the scenario's own ([`Fixed`]).
+//!
 //! Memory is not strictly monotone in the sequence, for an allocator rounds and leaves gaps. The ceiling is thus *an*
 //! edge: it fits, and one step more does not. The longest length that fits whatever lives outside the allocator is
 //! searched for in the same way, below the ceiling.
@@ -19,6 +21,7 @@ use std::collections::BTreeMap;
 pub use answer::{Ceiling, Checked, End, Options, STEP};
 use rayon::prelude::*;
 
+use super::fixed::Fixed;
 use super::point::Point;
 use super::tick::Tick;
 use crate::model::Position;
@@ -33,16 +36,7 @@ const LONGEST: u64 = 1 << 26;
 /// Finds the ceiling of a draft that is a scenario at its own length.
 pub fn ceiling(draft: &Draft, options: Options, tick: &Tick<'_>) -> Result<Ceiling, ScenarioError> {
     let scenario = draft.scenario()?;
-    // So many tokens a step would leave few lengths that divide them: their number of micro-batches is kept.
-    let draft = &match draft.get("batch.global_tokens") {
-        Some(_) => {
-            let mut fixed = draft.clone();
-            fixed.remove("batch.global_tokens");
-            fixed.set("batch.accumulation", i64::from(scenario.job.micro_batches()));
-            fixed
-        }
-        None => draft.clone(),
-    };
+    let draft = &Fixed::of(&scenario).at_every_length(draft);
     let positions = positions(&scenario);
     let most = options.max.unwrap_or(LONGEST).min(positions.unwrap_or(LONGEST)).max(1);
     let step = options.step.clamp(1, most);

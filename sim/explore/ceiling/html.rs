@@ -16,7 +16,7 @@ pub fn page(scenario: &Scenario, ceiling: &Ceiling) -> String {
     let body = html! {
         h1 { "The longest sequence that fits: " (scenario.description) }
         p.soft { (text::subject(scenario)) }
-        (page::facts(&text::answer(ceiling)))
+        (page::facts(&text::answer(scenario, ceiling)))
         (plots(&[("", ceiling)]))
         h2 { "Up to the ceiling" }
         (page::table("lengths up to the ceiling", &header, &rows, &[0]))

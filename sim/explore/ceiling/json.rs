@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Ceiling, End};
 use crate::explore::Point;
+use crate::explore::fixed::Fixed;
 use crate::scenario::Scenario;
 
 /// Version of the layout below; raised when a key changes its meaning.
@@ -16,6 +17,7 @@ pub fn report(scenario: &Scenario, ceiling: &Ceiling) -> Value {
         "windtunnel": env!("CARGO_PKG_VERSION"),
         "scenario": scenario.file,
         "description": scenario.description,
+        "fixed": Fixed::of(scenario).json(),
         "ceiling": value(ceiling),
     })
 }

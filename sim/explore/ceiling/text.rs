@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::{Ceiling, Checked, End};
 use crate::explore::Point;
+use crate::explore::fixed::Fixed;
 use crate::explore::words::{gib, percent, relative_change, thousands};
 use crate::program::Category;
 use crate::report::text::{Page, table, table_within, whose};
@@ -22,7 +23,7 @@ fn write(page: &mut Page, scenario: &Scenario, ceiling: &Ceiling) -> fmt::Result
     page.title(&scenario.description)?;
     page.paragraph(&subject(scenario))?;
     page.gap()?;
-    for (name, line) in answer(ceiling) {
+    for (name, line) in answer(scenario, ceiling) {
         page.line(name, &line)?;
     }
     let top = ceiling.top().map_or(0, |top| top.sequence);
@@ -70,7 +71,7 @@ pub(in crate::explore) fn subject(scenario: &Scenario) -> String {
 }
 
 /// The answer, line by line.
-pub(super) fn answer(ceiling: &Ceiling) -> Vec<(&'static str, String)> {
+pub(super) fn answer(scenario: &Scenario, ceiling: &Ceiling) -> Vec<(&'static str, String)> {
     let mut lines = vec![];
     match (&ceiling.longest, &ceiling.beyond) {
         _ if !ceiling.checked.is_empty() => lines.extend(by_compiler(ceiling)),
@@ -100,14 +101,8 @@ pub(super) fn answer(ceiling: &Ceiling) -> Vec<(&'static str, String)> {
         lines.extend(gain(ceiling, top).map(|line| ("trade-off", line)));
     }
     lines.extend(compiled(ceiling).into_iter().map(|line| ("compiled", line)));
-    if let Some(top) = ceiling.top().filter(|top| top.tokens > 0) {
-        let sequences = thousands(top.tokens / top.sequence.max(1));
-        let tokens = thousands(top.tokens);
-        lines.push((
-            "batch",
-            format!("{sequences} sequences a step at every length, so {tokens} tokens a step at the ceiling"),
-        ));
-    }
+    let tokens = ceiling.top().map_or(String::new(), |top| format!(" and {} at the ceiling", thousands(top.tokens)));
+    lines.push(("fixed", Fixed::of(scenario).words() + &tokens));
     let step = thousands(ceiling.options.step);
     lines.push(("searched", format!("in steps of {step} tokens; lengths simulated to find it: {}", ceiling.flown)));
     lines

@@ -2,6 +2,7 @@
 
 use maud::{Markup, html};
 
+use super::words::Fold;
 use super::{Comparison, text};
 use crate::report::page;
 
@@ -28,19 +29,19 @@ pub fn page(answer: &Comparison) -> String {
             p { "No key differs: the two are the same run." }
         } @else {
             h2 { "Applied to A one after the other" }
-            @let (header, rows) = listed(text::attribution(answer, NO_LIMIT));
+            @let (header, rows) = listed(text::attribution(answer, NO_LIMIT, Fold::Nothing));
             (page::table("changes applied one after the other", &header, &rows, &[0]))
         }
         @if answer.rows.len() > 1 {
             h2 { "Each change alone, applied to A" }
             p.soft { "The order of the rows above matters." }
-            @let (header, rows) = listed(text::alone(answer, NO_LIMIT));
+            @let (header, rows) = listed(text::alone(answer, NO_LIMIT, Fold::Nothing));
             (page::table("each change alone", &header, &rows, &[0]))
         }
-        @for remark in text::remarks(answer) { p.soft { (remark) } }
+        @for remark in text::remarks(answer, Fold::Long) { p.soft { (remark) } }
         @if !answer.follows.is_empty() {
             h2 { "Defaults that change as a result" }
-            ul { @for difference in &answer.follows { li { (text::words(difference)) } } }
+            ul { @for difference in &answer.follows { li { (Fold::Nothing.words(difference)) } } }
         }
     };
     page::page(&title, &body)

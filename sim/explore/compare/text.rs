@@ -2,7 +2,9 @@
 //!
 //! Every column is rounded to one quantum before differences are taken, so that the rows on the page add up as well.
 
-use super::{Change, Comparison, Difference, Figures};
+use super::unit::FRAMEWORK;
+use super::words::Fold;
+use super::{Change, Comparison, Figures, Row};
 use crate::explore::words::{relative_change, thousands};
 use crate::report::text::{broken, gib, table};
 
@@ -45,7 +47,7 @@ fn signed(quanta: i128) -> String {
 }
 
 /// Writes the report, for so many columns.
-pub fn report(answer: &Comparison, width: usize) -> String {
+pub fn report(answer: &Comparison, width: usize, fold: Fold) -> String {
     let mut out = String::new();
     for (letter, (name, description)) in ["A", "B"].iter().zip(&answer.sides) {
         let side = format!("{letter}  {name}   {description}");
@@ -60,22 +62,31 @@ pub fn report(answer: &Comparison, width: usize) -> String {
         out += "\nNo key differs: the two are the same run.\n";
     } else {
         out += "\nApplied to A one after the other\n";
-        out += &format!("{}\n", without_groups(attribution(answer, width)));
+        out += &format!("{}\n", without_groups(attribution(answer, width, fold)));
     }
     if answer.rows.len() > 1 {
         out += &format!(
             "\nEach change alone, applied to A: the order of the rows above matters\n{}\n",
-            without_groups(alone(answer, width))
+            without_groups(alone(answer, width, fold))
         );
     }
-    for remark in remarks(answer) {
+    for remark in remarks(answer, fold) {
         out += &format!("\n  {}\n", wrapped(&remark, width - 4).join("\n    "));
     }
+    let (follows, left) = fold.follows(&answer.follows, other_framework(answer));
     if !answer.follows.is_empty() {
         out += "\nDefaults that change as a result\n";
-        for difference in &answer.follows {
-            out += &format!("  {}\n", wrapped(&words(difference), width - 4).join("\n    "));
+        for difference in &follows {
+            out += &format!("  {}\n", wrapped(&fold.words(difference), width - 4).join("\n    "));
         }
+        let more = if follows.is_empty() { "" } else { "and " };
+        if left > 0 {
+            out += &format!("  {more}{left} that only one of the two frameworks has\n");
+        }
+    }
+    let mut written = answer.rows.iter().map(|row| row.differences.as_slice());
+    if left > 0 || written.any(|row| fold.shortens(row)) {
+        out += "\n  --all writes every key and value, and so does --json.\n";
     }
     out
 }
@@ -173,49 +184,54 @@ fn cells(names: [String; 2], change: &Change, columns: &[Column]) -> Vec<String>
 }
 
 /// What each difference does, one after the other.
-pub(super) fn attribution(answer: &Comparison, width: usize) -> Rows {
+pub(super) fn attribution(answer: &Comparison, width: usize, fold: Fold) -> Rows {
     let columns = &columns(&answer.total);
-    let mut rows: Vec<_> =
-        answer.rows.iter().map(|row| cells(names(&row.differences, width), &row.change, columns)).collect();
+    let mut rows: Vec<_> = answer.rows.iter().map(|row| cells(names(row, width, fold), &row.change, columns)).collect();
     rows.push(cells([String::new(), "all together".to_owned()], &answer.total, columns));
     (header(columns), rows)
 }
 
 /// What each difference does by itself.
-pub(super) fn alone(answer: &Comparison, width: usize) -> Rows {
+pub(super) fn alone(answer: &Comparison, width: usize, fold: Fold) -> Rows {
     let columns = &columns(&answer.total);
-    let row = |row: &super::Row| match &row.alone {
+    let row = |row: &Row| match &row.alone {
         // What a plan that cannot run would take is no figure.
         Ok(change) if change.to.refused && !answer.total.from.refused => {
-            names(&row.differences, width).into_iter().chain(["does not fit".to_owned()]).collect()
+            names(row, width, fold).into_iter().chain(["does not fit".to_owned()]).collect()
         }
-        Ok(change) => cells(names(&row.differences, width), change, columns),
-        Err(_) => names(&row.differences, width).into_iter().chain(["no scenario".to_owned()]).collect(),
+        Ok(change) => cells(names(row, width, fold), change, columns),
+        Err(_) => names(row, width, fold).into_iter().chain(["no scenario".to_owned()]).collect(),
     };
     let mut rows: Vec<Vec<String>> = answer.rows.iter().map(row).collect();
     rows.iter_mut().for_each(|row| row.resize(columns.len() + 3, String::new()));
     (header(columns), rows)
 }
 
-/// Why differences were joined, and why some are no scenario alone.
-pub(super) fn remarks(answer: &Comparison) -> Vec<String> {
+/// Whether the two run under different frameworks.
+pub(super) fn other_framework(answer: &Comparison) -> bool {
+    answer.rows.iter().flat_map(|row| &row.differences).any(|one| one.key == FRAMEWORK)
+}
+
+/// Why differences were joined, why some are no scenario alone, and what a plan on the way is that does not fit.
+pub(super) fn remarks(answer: &Comparison, fold: Fold) -> Vec<String> {
     let mut list = vec![];
+    if other_framework(answer) {
+        list.push(format!("{FRAMEWORK} is one row with the keys that only one of the two frameworks reads"));
+    }
     for row in &answer.rows {
-        let keys: Vec<&str> = row.differences.iter().map(|difference| difference.key.as_str()).collect();
-        let keys = keys.join(" and ");
-        list.extend(row.joined.iter().map(|why| format!("{keys} only together: without the rest, {why}")));
+        let keys = fold.keys(&row.differences);
+        list.extend(row.joined.iter().map(|why| format!("{keys} only together; {why}")));
         list.extend(row.alone.as_ref().err().map(|why| format!("{keys} not alone on A: {why}")));
+    }
+    let between = answer.rows.iter().rev().skip(1);
+    if between.filter(|row| row.change.to.refused).count() > 0 {
+        list.push("a plan between A and B that does not fit is shown with the memory that it would take".to_owned());
     }
     list
 }
 
-fn names(differences: &[Difference], width: usize) -> [String; 2] {
-    let group = differences.first().map_or("", |first| first.group().name()).to_owned();
+fn names(row: &Row, width: usize, fold: Fold) -> [String; 2] {
+    let group = row.differences.first().map_or("", |first| first.group().name()).to_owned();
     let room = width.saturating_sub(FIGURES).max(26);
-    [group, differences.iter().map(|one| broken(&words(one), room)).collect::<Vec<_>>().join("\n")]
-}
-
-pub(super) fn words(difference: &Difference) -> String {
-    let value = |value: &Option<toml::Value>| value.as_ref().map_or("not set".to_owned(), toml::Value::to_string);
-    format!("{}: {} → {}", difference.key, value(&difference.from), value(&difference.to))
+    [group, fold.lines(&row.differences).iter().map(|line| broken(line, room)).collect::<Vec<_>>().join("\n")]
 }

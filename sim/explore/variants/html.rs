@@ -18,6 +18,7 @@ pub fn page(scenario: &Scenario, answer: &Ceilings) -> String {
         p.soft { (subject(scenario)) }
         (page::table("ceilings of the variants", &header, &rows, &[0]))
         @for line in text::legend(answer).lines() { p { (line) } }
+        @for line in text::fixed(scenario, answer) { p { (line) } }
         ul { @for (name, remark) in text::remarks(answer) { li { (name) ": " (remark) } } }
         (plots(&ceilings))
     };

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::Ceilings;
 use crate::explore::ceiling::json::{point, value};
+use crate::explore::fixed::Fixed;
 use crate::scenario::Scenario;
 
 /// Version of the layout below; raised when a key changes its meaning.
@@ -17,6 +18,7 @@ pub fn report(scenario: &Scenario, answer: &Ceilings) -> Value {
         "scenario": scenario.file,
         "description": scenario.description,
         "along": answer.along,
+        "fixed": Fixed::of(scenario).json(),
         "common_tokens": answer.common,
         "variants": answer.rows.iter().map(|row| json!({
             "name": row.name,

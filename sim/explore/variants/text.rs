@@ -4,6 +4,7 @@ use super::{Ceilings, Row};
 use crate::explore::Point;
 use crate::explore::ceiling::text::{ends, subject};
 use crate::explore::ceiling::{Ceiling, End};
+use crate::explore::fixed::Fixed;
 use crate::explore::words::{gib, percent, thousands};
 use crate::report::text::table;
 use crate::scenario::Scenario;
@@ -20,6 +21,9 @@ pub fn report(scenario: &Scenario, answer: &Ceilings) -> String {
         out += "\n";
     }
     out += &format!("\n  {}\n", legend(answer));
+    for line in fixed(scenario, answer) {
+        out += &format!("  {line}\n");
+    }
     out
 }
 
@@ -87,6 +91,14 @@ pub(super) fn remarks(answer: &Ceilings) -> Vec<(&str, String)> {
         }
     }
     list
+}
+
+/// What is the same in every row, and what follows from that.
+pub(super) fn fixed(scenario: &Scenario, answer: &Ceilings) -> Vec<String> {
+    let fixed = Fixed::of(scenario);
+    let micro_batches = if fixed.compiled { "batch.micro" } else { "batch.accumulation" };
+    let follows = answer.tiles.then(|| format!("follows: data-parallel ranks and {micro_batches}"));
+    [format!("fixed: {}", fixed.words())].into_iter().chain(follows).collect()
 }
 
 /// What the columns mean.
