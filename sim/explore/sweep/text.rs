@@ -1,0 +1,116 @@
+//! A sweep as a person reads it: the best rows, how many fit, and why others are refused.
+
+use super::grid::Grid;
+use super::row::Row;
+use crate::explore::words::{gib, percent, thousands};
+use crate::files::one_line;
+use crate::report::text::{table as columns, table_within};
+use crate::scenario::predict::Verdict;
+use crate::units::{Bytes, Time};
+
+/// How many reasons of refusals are shown.
+const REASONS: usize = 5;
+
+/// Writes the report of rows, of which the best so many are shown.
+pub fn report(grid: &Grid, rows: &[Row], best: usize, width: usize) -> String {
+    let mut ranked: Vec<&Row> = rows.iter().filter(|row| fits(row)).collect();
+    let rate = |row: &Row| row.tokens_per_second_per_chip.unwrap_or(0.0);
+    // Of rows that are as fast, the first of the grid comes first.
+    ranked.sort_by(|one, other| rate(other).total_cmp(&rate(one)));
+    ranked.truncate(best);
+    let mut out = format!("{}\n{}\n", grid.base().description, counts(rows));
+    if !ranked.is_empty() {
+        out += &format!("\nBest by tokens per second and chip, of those that fit\n{}\n", table(grid, &ranked, width));
+        if let Some(name) = ranked.iter().find_map(|row| row.mfu_convention.as_deref()) {
+            out += &format!("\n  MFU by the convention {name}. To spare: device memory that is left.\n");
+        }
+    }
+    out + &reasons(rows)
+}
+
+/// Whether a plan runs, as far as is known.
+fn fits(row: &Row) -> bool {
+    [Verdict::Yes, Verdict::Perhaps].iter().any(|verdict| row.verdict == verdict.to_string())
+}
+
+/// How many rows have which verdict.
+fn counts(rows: &[Row]) -> String {
+    let count = |what: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| what(row)).count();
+    let (refused, fit) = (count(&Row::is_refused), count(&fits));
+    let unknown = count(&|row| row.verdict == Verdict::Unknown.to_string());
+    let fewer = rows.len() - refused - fit - unknown;
+    let mut said = format!("{} runs: {fit} fit, {fewer} do not fit, {refused} are refused", rows.len());
+    if unknown > 0 {
+        said += &format!(", of {unknown} it is unknown");
+    }
+    said
+}
+
+/// Names of the columns of figures.
+const FIGURES: [&str; 7] = ["step time", "80 % interval", "tokens/s/chip", "MFU", "to spare", "fits", "bound by"];
+
+/// Rows with a column for each key, or with one for all keys where the page is too narrow for that.
+fn table(grid: &Grid, rows: &[&Row], width: usize) -> String {
+    let keys = short(&grid.keys().collect::<Vec<_>>());
+    let values = |row: &Row| grid.shown(row.index).iter().map(|value| one_line(value)).collect::<Vec<_>>();
+    let wide = |row: &&Row| [vec![row.index.to_string()], values(row), figures(row).to_vec()].concat();
+    let header: Vec<&str> = ["row"].into_iter().chain(keys.iter().map(String::as_str)).chain(FIGURES).collect();
+    let text = columns(&header, rows.iter().map(wide).collect(), keys.len() + 1);
+    if text.lines().all(|line| line.chars().count() <= width) {
+        return text;
+    }
+    let pairs = |row: &Row| {
+        let pairs = keys.iter().zip(values(row)).map(|(key, value)| format!("{key}={value}"));
+        pairs.collect::<Vec<_>>().join(", ")
+    };
+    let narrow = |row: &&Row| [vec![row.index.to_string(), pairs(row)], figures(row).to_vec()].concat();
+    let header: Vec<&str> = ["row", "varied"].into_iter().chain(FIGURES).collect();
+    // Figures keep their width, and the pairs wrap.
+    let right: Vec<usize> = [0].into_iter().chain(2..header.len()).collect();
+    table_within(&header, rows.iter().map(narrow).collect(), &right, width)
+}
+
+/// Keys without their tables, as far as they are told apart without them.
+fn short(keys: &[&str]) -> Vec<String> {
+    let last = |key: &str| one_line(key.rsplit('.').next().unwrap_or(key));
+    let alike = |key: &str| keys.iter().filter(|other| last(other) == last(key)).count() > 1;
+    keys.iter().map(|key| if alike(key) { one_line(key) } else { last(key) }).collect()
+}
+
+fn figures(row: &Row) -> [String; 7] {
+    let time = |seconds: Option<f64>| seconds.map_or("–".to_owned(), |seconds| Time::from_seconds(seconds).to_string());
+    let spare = row.headroom_bytes.and_then(|bytes| u64::try_from(bytes).ok());
+    [
+        time(row.step_time_s),
+        format!("{} to {}", time(row.step_time_low_s), time(row.step_time_high_s)),
+        row.tokens_per_second_per_chip.map_or("–".to_owned(), |rate| thousands(rate.round() as u64)),
+        row.mfu.map_or("–".to_owned(), percent),
+        spare.map_or("–".to_owned(), |bytes| gib(Bytes(bytes))),
+        row.verdict.clone(),
+        row.bound_by.clone().unwrap_or_default(),
+    ]
+}
+
+/// Why combinations are refused: the most frequent reasons, each with the first row that has it.
+fn reasons(rows: &[Row]) -> String {
+    let mut found: Vec<(&str, usize, u64)> = vec![];
+    for row in rows {
+        let Some(reason) = row.refused_reason.as_deref() else { continue };
+        match found.iter_mut().find(|(known, ..)| *known == reason) {
+            Some((_, count, _)) => *count += 1,
+            None => found.push((reason, 1, row.index)),
+        }
+    }
+    if found.is_empty() {
+        return String::new();
+    }
+    found.sort_by_key(|&(_, count, first)| (std::cmp::Reverse(count), first));
+    let mut out = "\nRefused\n".to_owned();
+    for (reason, count, first) in found.iter().take(REASONS) {
+        out += &format!("  {count} × {} (row {first})\n", one_line(reason));
+    }
+    if found.len() > REASONS {
+        out += &format!("  and {} reasons more\n", found.len() - REASONS);
+    }
+    out
+}
