@@ -75,6 +75,7 @@ mod sound;
 mod spmd;
 mod stages;
 mod stamps;
+mod sweep;
 mod switches;
 mod tidy;
 mod titan;

@@ -80,14 +80,6 @@ pub enum AxisError {
         /// The key.
         key: String,
     },
-    /// A key lies in another.
-    #[error("--vary: {inner} lies in {outer}, and both are varied: vary one of them")]
-    Inside {
-        /// The key of a table.
-        inner: String,
-        /// The table, which is a key's value.
-        outer: String,
-    },
     /// The grid is too large.
     #[error("the grid has {runs} runs, and a sweep {most} at most: name fewer values, or split the sweep")]
     TooMany {
@@ -151,20 +143,8 @@ fn named(key: &str) -> Result<(), AxisError> {
     }
 }
 
-/// Whether keys are set independently of each other.
+/// Whether each key is varied once. No key of a scenario lies in another.
 pub(super) fn apart(axes: &[Axis]) -> Result<(), AxisError> {
-    for (at, axis) in axes.iter().enumerate() {
-        for other in &axes[..at] {
-            let (one, two) = (&axis.key, &other.key);
-            if one == two {
-                return Err(AxisError::SameKey { key: one.clone() });
-            }
-            for (inner, outer) in [(one, two), (two, one)] {
-                if inner.strip_prefix(outer.as_str()).is_some_and(|rest| rest.starts_with('.')) {
-                    return Err(AxisError::Inside { inner: inner.clone(), outer: outer.clone() });
-                }
-            }
-        }
-    }
-    Ok(())
+    let again = axes.iter().enumerate().find(|(at, axis)| axes[..*at].iter().any(|other| other.key == axis.key));
+    again.map_or(Ok(()), |(_, axis)| Err(AxisError::SameKey { key: axis.key.clone() }))
 }

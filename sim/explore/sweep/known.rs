@@ -130,3 +130,45 @@ fn hash(plan: &Plan) -> u64 {
     plan.hash(&mut hasher);
     hasher.finish()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explore::sweep::Grid;
+    use crate::scenario::Scenario;
+
+    const PLAN: &str = "runtime = \"fsdp2\"\n[topology]\nname = \"h100-sxm-80gb\"\nnodes = 1\n[model]\nname = \"llama-3.1-8b\"\n\
+                        layers = 3\n[mesh]\ndp_shard = 8\n[batch]\nsequence = 2048\n";
+
+    fn plan(more: &str) -> Scenario {
+        Scenario::parse("plan.toml", &format!("{PLAN}{more}")).expect(more)
+    }
+
+    #[test]
+    fn the_same_run_is_simulated_once_however_it_is_written() {
+        let (known, same) = (Known::default(), "micro = 1\n");
+        let Claim::First(ticket) = known.claim(&plan(""), 0) else { panic!("nothing is known") };
+        assert!(matches!(known.claim(&plan(same), 1), Claim::Follows));
+        for other in ["micro = 2\n", "[topology]\nclocks = \"burst\"\n", "[memory]\nexpandable_segments = true\n"] {
+            let text = match other.starts_with("[topology]") {
+                true => PLAN.replace("nodes = 1\n", "nodes = 1\nclocks = \"burst\"\n"),
+                false => format!("{PLAN}{other}"),
+            };
+            let scenario = Scenario::parse("plan.toml", &text).expect(other);
+            assert!(matches!(known.claim(&scenario, 2), Claim::First(_)), "{other}");
+        }
+        let grid = Grid::new(plan(""), &[]).expect("one run");
+        let row = Row::of(&grid, &plan(""), &plan("").predict().expect("a plan"));
+        assert_eq!(known.answer(ticket, &row), [1]);
+        assert!(matches!(known.claim(&plan(same), 3), Claim::Answered(known) if known.step_time_s == row.step_time_s));
+    }
+
+    #[test]
+    fn a_refusal_is_not_shared() {
+        let (known, grid) = (Known::default(), Grid::new(plan(""), &[]).expect("one run"));
+        let Claim::First(ticket) = known.claim(&plan(""), 0) else { panic!("nothing is known") };
+        let why = crate::explore::sweep::row::Refusal::bug("none");
+        known.answer(ticket, &Row::refused(&grid, why));
+        assert!(matches!(known.claim(&plan(""), 1), Claim::Alone));
+    }
+}

@@ -39,17 +39,16 @@ fn counts(rows: &[Row]) -> String {
     let (refused, fit) = (count(&Row::is_refused), count(&fits));
     let unknown = count(&|row| row.verdict == Verdict::Unknown.to_string());
     let fewer = rows.len() - refused - fit - unknown;
-    let mut said = format!("{} runs: {fit} fit, {fewer} do not fit, {refused} are refused", rows.len());
-    if unknown > 0 {
-        said += &format!(", of {unknown} it is unknown");
-    }
-    said
+    let each = [(fit, "fit"), (fewer, "do not fit"), (unknown, "unknown"), (refused, "refused")];
+    let told = each.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
+    let runs = if rows.len() == 1 { "1 run".to_owned() } else { format!("{} runs", rows.len()) };
+    format!("{runs}: {}", told.collect::<Vec<_>>().join(", "))
 }
 
 /// Names of the columns of figures.
-const FIGURES: [&str; 7] = ["step time", "80 % interval", "tokens/s/chip", "MFU", "to spare", "fits", "bound by"];
+const FIGURES: [&str; 6] = ["step time", "80 % interval", "tokens/s/chip", "MFU", "to spare", "fits"];
 
-/// Rows with a column for each key, or with one for all keys where the page is too narrow for that.
+/// Rows with a column for each key. Where the page is too narrow for that, the values follow in a table of their own.
 fn table(grid: &Grid, rows: &[&Row], width: usize) -> String {
     let keys = short(&grid.keys().collect::<Vec<_>>());
     let values = |row: &Row| grid.shown(row.index).iter().map(|value| one_line(value)).collect::<Vec<_>>();
@@ -59,15 +58,15 @@ fn table(grid: &Grid, rows: &[&Row], width: usize) -> String {
     if text.lines().all(|line| line.chars().count() <= width) {
         return text;
     }
-    let pairs = |row: &Row| {
-        let pairs = keys.iter().zip(values(row)).map(|(key, value)| format!("{key}={value}"));
-        pairs.collect::<Vec<_>>().join(", ")
+    let narrow = |row: &&Row| [vec![row.index.to_string()], figures(row).to_vec()].concat();
+    let header: Vec<&str> = ["row"].into_iter().chain(FIGURES).collect();
+    let figures = columns(&header, rows.iter().map(narrow).collect(), 1);
+    let pairs = |row: &&Row| {
+        let pairs = keys.iter().zip(values(row)).map(|(key, value)| format!("{key} = {value}"));
+        vec![row.index.to_string(), pairs.collect::<Vec<_>>().join(", ")]
     };
-    let narrow = |row: &&Row| [vec![row.index.to_string(), pairs(row)], figures(row).to_vec()].concat();
-    let header: Vec<&str> = ["row", "varied"].into_iter().chain(FIGURES).collect();
-    // Figures keep their width, and the pairs wrap.
-    let right: Vec<usize> = [0].into_iter().chain(2..header.len()).collect();
-    table_within(&header, rows.iter().map(narrow).collect(), &right, width)
+    let pairs = table_within(&["row", "varied"], rows.iter().map(pairs).collect(), &[0], width);
+    format!("{figures}\n\n{pairs}")
 }
 
 /// Keys without their tables, as far as they are told apart without them.
@@ -77,18 +76,28 @@ fn short(keys: &[&str]) -> Vec<String> {
     keys.iter().map(|key| if alike(key) { one_line(key) } else { last(key) }).collect()
 }
 
-fn figures(row: &Row) -> [String; 7] {
-    let time = |seconds: Option<f64>| seconds.map_or("–".to_owned(), |seconds| Time::from_seconds(seconds).to_string());
+fn figures(row: &Row) -> [String; 6] {
     let spare = row.headroom_bytes.and_then(|bytes| u64::try_from(bytes).ok());
     [
         time(row.step_time_s),
-        format!("{} to {}", time(row.step_time_low_s), time(row.step_time_high_s)),
+        interval(time(row.step_time_low_s), &time(row.step_time_high_s)),
         row.tokens_per_second_per_chip.map_or("–".to_owned(), |rate| thousands(rate.round() as u64)),
         row.mfu.map_or("–".to_owned(), percent),
         spare.map_or("–".to_owned(), |bytes| gib(Bytes(bytes))),
         row.verdict.clone(),
-        row.bound_by.clone().unwrap_or_default(),
     ]
+}
+
+fn time(seconds: Option<f64>) -> String {
+    seconds.map_or("–".to_owned(), |seconds| Time::from_seconds(seconds).to_string())
+}
+
+/// `768 to 978 ms`, or `998 ms to 1.08 s`.
+fn interval(low: String, high: &str) -> String {
+    match (low.split_once(' '), high.split_once(' ')) {
+        (Some((number, unit)), Some((_, same))) if unit == same => format!("{number} to {high}"),
+        _ => format!("{low} to {high}"),
+    }
 }
 
 /// Why combinations are refused: the most frequent reasons, each with the first row that has it.
