@@ -65,15 +65,16 @@ fn of_a_run(text: &str) -> Value {
 
 #[test]
 fn a_grid_is_its_runs_one_by_one() {
-    let found = rows(&grid(TINY, &["batch.micro=1,2", "activation_checkpointing.policy=none,{every=2},full"]));
+    let found = lines(&grid(TINY, &["batch.micro=1,2", "activation_checkpointing.policy=none,{every=2},full"]), 0);
     let mut next = found.iter();
     for micro in [1, 2] {
         let every = toml::Value::Table(toml::Table::from_iter([("every".to_owned(), 2.into())]));
         for policy in ["none".into(), every, "full".into()] {
             let text = with(&with(TINY, "batch", "micro", micro), "activation_checkpointing", "policy", policy);
-            let row = serde_json::to_value(next.next().unwrap()).unwrap();
+            let line = next.next().unwrap();
             for (key, value) in of_a_run(&text).as_object().unwrap() {
-                assert_eq!(row[key], *value, "{key} of {text}");
+                // To the last digit, which reading a number may change.
+                assert!(line.contains(&format!("\"{key}\":{value},")), "{key} is {value}: {line}\n{text}");
             }
         }
     }
@@ -92,14 +93,15 @@ fn a_plan_that_does_not_fit_keeps_its_row_and_what_it_wants() {
 
 #[test]
 fn refused_combinations_keep_their_rows_with_reason_and_code() {
-    let found = rows(&grid(MEGATRON, &["mesh.cp=1,2", "megatron.attention=unset,unfused", "batch.micro=1,none"]));
+    let base = with(&with(TINY, "mesh", "dp_shard", 4), "batch", "accumulation", 2);
+    let found = rows(&grid(&base, &["mesh.pp=1,2", "fsdp.cpu_offload=false,true", "batch.micro=1,none"]));
     let refusals: Vec<bool> = found.iter().map(Row::is_refused).collect();
     assert_eq!(refusals, [false, true, false, true, false, true, true, true]);
     assert_eq!(found[1].refused_reason.as_deref(), Some("expected a whole number, found \"none\""));
     assert_eq!((found[1].refused_code.as_deref(), found[1].step_time_s), (None, None));
-    let text = with(&with(MEGATRON, "mesh", "cp", 2), "megatron", "attention", "unfused");
+    let text = with(&with(&base, "mesh", "pp", 2), "fsdp", "cpu_offload", true);
     let said = Scenario::parse(FILE, &text).and_then(|scenario| scenario.predict()).unwrap_err();
-    assert_eq!(found[6].refused_code.as_deref(), Some("context-parallel-flash-core"));
+    assert_eq!(found[6].refused_code.as_deref(), Some("pipeline-offloaded-parameters"));
     assert_eq!(found[6].refused_reason.as_deref(), said.to_string().lines().next());
 }
 
@@ -163,8 +165,7 @@ fn what_asks_for_no_grid_is_refused_with_what_to_write() {
 /// The last of two keys would undo the first.
 #[test]
 fn no_key_of_a_scenario_lies_in_another() {
-    let all: Vec<String> =
-        keys::TABLES.iter().flat_map(|table| table.keys.iter().map(|key| table.path(key))).collect();
+    let all: Vec<String> = keys::TABLES.iter().flat_map(|table| table.keys.iter().map(|key| table.path(key))).collect();
     let within = |inner: &String, outer: &String| inner.starts_with(&format!("{outer}."));
     assert!(!all.iter().any(|inner| all.iter().any(|outer| within(inner, outer))));
 }
@@ -174,12 +175,16 @@ fn a_file_that_ends_anywhere_is_gone_on_with_to_the_same_bytes() {
     let grid = grid(TINY, &["batch.micro=1,2,4", "mesh.dp_shard=8,7"]);
     let all = lines(&grid, 0);
     let whole: String = all.iter().map(|line| format!("{line}\n")).collect();
-    let rest: Vec<String> =
-        (0..=all.len()).map(|from| lines(&grid, from as u64).iter().map(|line| format!("{line}\n")).collect()).collect();
+    let rest: Vec<String> = (0..=all.len())
+        .map(|from| lines(&grid, from as u64).iter().map(|line| format!("{line}\n")).collect())
+        .collect();
     for cut in 0..=whole.len() {
         let held = held(&grid, &whole.as_bytes()[..cut]).unwrap_or_else(|error| panic!("{cut}: {error}"));
         let kept = &whole[..usize::try_from(held.bytes).unwrap()];
-        assert!(kept.len() <= cut && *kept == all[..held.lines.len()].iter().map(|line| format!("{line}\n")).collect::<String>());
+        assert!(
+            kept.len() <= cut
+                && *kept == all[..held.lines.len()].iter().map(|line| format!("{line}\n")).collect::<String>()
+        );
         assert!(format!("{kept}{}", rest[held.lines.len()]) == whole, "{cut}");
     }
 }
@@ -192,7 +197,8 @@ fn rows_of_another_sweep_are_not_gone_on_with() {
     assert!(said(&grid(&replaced(TINY, &[("128", "256")]), &vary), &theirs).contains("of another scenario"));
     assert!(said(&grid(TINY, &["batch.micro=2,1"]), &theirs).contains("its row 0 is the run with {\"batch.micro\":1}"));
     assert!(said(&grid(TINY, &["batch.micro=1"]), &theirs).contains("of another scenario"));
-    let older = theirs.replace(&format!("\"windtunnel\":\"{}\"", env!("CARGO_PKG_VERSION")), "\"windtunnel\":\"0.0.1\"");
+    let older =
+        theirs.replace(&format!("\"windtunnel\":\"{}\"", env!("CARGO_PKG_VERSION")), "\"windtunnel\":\"0.0.1\"");
     assert!(said(&grid(TINY, &vary), &older).contains("are of windtunnel 0.0.1"));
     assert!(said(&grid(TINY, &vary), "{\"point\":1}\n").contains("line 1 is no row of a sweep"));
     assert!(said(&grid(TINY, &vary), "my notes, without an end").contains("does not begin as the row that is missing"));

@@ -43,7 +43,9 @@ pub enum AxisError {
         key: String,
     },
     /// A value is no TOML.
-    #[error("--vary {key}: {value} is no value of TOML: {why}; a bare word is text, lists are [1, 2], tables are {{a = 1}}")]
+    #[error(
+        "--vary {key}: {value} is no value of TOML: {why}; a bare word is text, lists are [1, 2], tables are {{a = 1}}"
+    )]
     Value {
         /// The key.
         key: String,

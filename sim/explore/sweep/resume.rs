@@ -41,8 +41,10 @@ pub enum Other {
         /// What this sweep varies.
         ours: String,
     },
-    /// The scenario is another.
-    #[error("its rows are of another scenario: the file, or one that it names, is not what it was")]
+    /// The scenario is another, or later rows have other values.
+    #[error(
+        "its rows are of another scenario or of other values: the file, one that it names, or a --vary is not what it was"
+    )]
     Scenario,
     /// It has more rows than the grid has runs.
     #[error("it has {rows} rows, and this sweep has {runs} runs")]

@@ -25,7 +25,7 @@ pub fn report(grid: &Grid, rows: &[Row], best: usize, width: usize) -> String {
             out += &format!("\n  MFU by the convention {name}. To spare: device memory that is left.\n");
         }
     }
-    out + &reasons(rows)
+    out + &reasons(rows, width)
 }
 
 /// Whether a plan runs, as far as is known.
@@ -39,10 +39,12 @@ fn counts(rows: &[Row]) -> String {
     let (refused, fit) = (count(&Row::is_refused), count(&fits));
     let unknown = count(&|row| row.verdict == Verdict::Unknown.to_string());
     let fewer = rows.len() - refused - fit - unknown;
-    let each = [(fit, "fit"), (fewer, "do not fit"), (unknown, "unknown"), (refused, "refused")];
-    let told = each.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
-    let runs = if rows.len() == 1 { "1 run".to_owned() } else { format!("{} runs", rows.len()) };
-    format!("{runs}: {}", told.collect::<Vec<_>>().join(", "))
+    let one = |count: usize, one: &'static str, more: &'static str| (count, if count == 1 { one } else { more });
+    let told =
+        [one(fit, "fits", "fit"), one(fewer, "does not fit", "do not fit"), (unknown, "unknown"), (refused, "refused")];
+    let told = told.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
+    let runs = if rows.len() == 1 { "run" } else { "runs" };
+    format!("{} {runs}: {}", rows.len(), told.collect::<Vec<_>>().join(", "))
 }
 
 /// Names of the columns of figures.
@@ -60,7 +62,7 @@ fn table(grid: &Grid, rows: &[&Row], width: usize) -> String {
     }
     let narrow = |row: &&Row| [vec![row.index.to_string()], figures(row).to_vec()].concat();
     let header: Vec<&str> = ["row"].into_iter().chain(FIGURES).collect();
-    let figures = columns(&header, rows.iter().map(narrow).collect(), 1);
+    let figures = columns(&header, rows.iter().map(narrow).collect(), 0);
     let pairs = |row: &&Row| {
         let pairs = keys.iter().zip(values(row)).map(|(key, value)| format!("{key} = {value}"));
         vec![row.index.to_string(), pairs.collect::<Vec<_>>().join(", ")]
@@ -101,7 +103,7 @@ fn interval(low: String, high: &str) -> String {
 }
 
 /// Why combinations are refused: the most frequent reasons, each with the first row that has it.
-fn reasons(rows: &[Row]) -> String {
+fn reasons(rows: &[Row], width: usize) -> String {
     let mut found: Vec<(&str, usize, u64)> = vec![];
     for row in rows {
         let Some(reason) = row.refused_reason.as_deref() else { continue };
@@ -114,12 +116,12 @@ fn reasons(rows: &[Row]) -> String {
         return String::new();
     }
     found.sort_by_key(|&(_, count, first)| (std::cmp::Reverse(count), first));
-    let mut out = "\nRefused\n".to_owned();
-    for (reason, count, first) in found.iter().take(REASONS) {
-        out += &format!("  {count} × {} (row {first})\n", one_line(reason));
-    }
+    let cells =
+        |(reason, count, first): &(&str, usize, u64)| vec![count.to_string(), first.to_string(), one_line(reason)];
+    let shown = found.iter().take(REASONS).map(cells).collect();
+    let mut out = format!("\nRefused\n{}\n", table_within(&["runs", "first row", "because"], shown, &[0, 1], width));
     if found.len() > REASONS {
-        out += &format!("  and {} reasons more\n", found.len() - REASONS);
+        out += &format!("  and for {} other reasons\n", found.len() - REASONS);
     }
     out
 }
