@@ -14,6 +14,7 @@ mod receipt;
 mod run;
 mod schedule;
 mod show;
+mod sweep;
 mod topology;
 
 use std::io::Write;
@@ -43,6 +44,8 @@ enum Command {
     Run(run::Args),
     /// Find the longest sequence that fits in device memory, and what it costs.
     Ceiling(ceiling::Args),
+    /// Simulate every combination of some keys' values, and list the best.
+    Sweep(sweep::Args),
     /// Say what two scenarios differ in, and what each difference does to time and memory.
     Compare(compare::Args),
     /// Search layouts and machines for the fastest or the cheapest training run.
@@ -123,6 +126,7 @@ pub fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Ceiling(args) => ceiling::run(&args),
+        Command::Sweep(args) => sweep::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Check(args) => check::run(&args),

@@ -1,5 +1,5 @@
 //! Questions that take many predictions: how long a sequence fits ([`mod@ceiling`], and [`variants`] of it side by side),
-//! and what makes two runs differ ([`mod@compare`]).
+//! what makes two runs differ ([`mod@compare`]), and what every combination of some keys' values does ([`mod@sweep`]).
 //!
 //! Every answer is made of real predictions of an edited file ([`Draft`](crate::scenario::Draft)), so that `windtunnel run` on
 //! that file says the same. Predictions may run side by side; what comes out does not depend on how many do. To ask another question: a
@@ -11,6 +11,7 @@ pub mod plan;
 mod fixed;
 mod plot;
 mod point;
+pub mod sweep;
 mod tick;
 pub mod variants;
 mod words;

@@ -1,6 +1,8 @@
 //! Files and the terminal: what is read has a limit, what is written is whole or not there, what is printed is plain text.
 
+mod claims;
 mod input;
+mod journal;
 mod output;
 mod progress;
 mod terminal;
@@ -9,6 +11,7 @@ mod terminal;
 pub(crate) mod page_tests;
 
 pub use input::{LONGEST, all, bytes, text};
+pub use journal::{Journal, Place};
 pub use output::{Output, WriteError, take_size_limits_as_errors};
 pub use progress::{bar, be_quiet, is_quiet, note, spinner};
 pub use terminal::{complain, one_line, plain, print, print_json};

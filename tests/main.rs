@@ -78,6 +78,7 @@ mod sound;
 mod spmd;
 mod stages;
 mod stamps;
+mod sweep;
 mod switches;
 mod tidy;
 mod titan;

@@ -22,12 +22,13 @@ use Does::{Create, Replace, Try};
 
 /// Binary, command line, what it does: `{}` is the file that is written, `@` marks the input that it waits for when it is a pipe.
 /// A line ends with the option that names the file.
-const WRITERS: [(&str, &str, Does); 20] = [
+const WRITERS: [(&str, &str, Does); 21] = [
     ("windtunnel", "run @scenario.toml --json {}", Replace),
     ("windtunnel", "run @scenario.toml --trace {}", Replace),
     ("windtunnel", "run @scenario.toml --html {}", Replace),
     ("windtunnel", "ceiling @scenario.toml --max 256 --html {}", Replace),
     ("windtunnel", "ceiling @scenario.toml --max 256 --json {}", Replace),
+    ("windtunnel", "sweep @scenario.toml --vary batch.micro=1,2 --csv {}", Replace),
     ("windtunnel", "compare @scenario.toml measured.toml --html {}", Replace),
     ("windtunnel", "compare @scenario.toml measured.toml --json {}", Replace),
     ("windtunnel", "check @measured.toml --json {}", Replace),
@@ -46,17 +47,18 @@ const WRITERS: [(&str, &str, Does); 20] = [
 ];
 
 /// Options that name a folder or a file that grows, and have tests of their own.
-const OTHER_WRITERS: [(&str, &str); 4] = [
+const OTHER_WRITERS: [(&str, &str); 5] = [
     ("windtunnel", "man --out"),
+    ("windtunnel", "sweep --out"),
     ("windtunnel-calibrate", "import published --out"),
     ("windtunnel-calibrate", "import published --held-out"),
     ("windtunnel-calibrate", "xla --out"),
 ];
 
 /// Options with a value that is not the name of a file that is written.
-const NO_WRITERS: &str = "base between changes chip collective compare compilations costs device devices fail-above flag from grade \
+const NO_WRITERS: &str = "base best between changes chip collective compare compilations costs device devices fail-above flag from grade \
     hardware hop kernels lane libraries limit max microbatches minutes nodes partitions plan plugin program ranks row sequence slice \
-    source stage stages step sweeps timeout topology uncertainty version virtual wheel";
+    source stage stages step sweeps timeout topology uncertainty vary version virtual wheel";
 
 /// Subcommands that become the calibrator.
 const PASSED_ON: [&str; 4] = ["calibrate", "compile-check", "profile fit", "profile residuals"];

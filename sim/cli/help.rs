@@ -11,6 +11,9 @@ macro_rules! help {
         help!($examples, $codes, "")
     };
     ($examples:literal, $codes:literal, $more:literal) => {
+        help!($examples, $codes, $more, "interrupted; files are as they were")
+    };
+    ($examples:literal, $codes:literal, $more:literal, $interrupted:literal) => {
         concat!(
             "Examples:\n",
             $examples,
@@ -19,7 +22,8 @@ macro_rules! help {
             "\n    2  a wrong argument or file, or an output that cannot be written\n",
             $more,
             "  101  a bug of windtunnel",
-            "\n  130  interrupted; files are as they were",
+            "\n  130  ",
+            $interrupted,
             "\n  141  the reader of standard output has gone away"
         )
     };
@@ -59,6 +63,14 @@ pub const PLAN: &str = help!(
   windtunnel plan --model llama-3.1-8b --on h100-sxm-80gb:2 --global-batch 256 --sequence 8192 --set mesh.tp=2",
     "    0  a plan was found
     1  no plan keeps to the limits of days and money"
+);
+
+pub const SWEEP: &str = help!(
+    "  windtunnel sweep my.toml --vary batch.micro=1,2,4 --vary activation_checkpointing.policy=none,full
+  windtunnel sweep my.toml --vary mesh.tp=1,2,4,8 --vary mesh.pp=unset,2,4 --out rows.jsonl --csv rows.csv",
+    "    0  every run has its row, whatever the rows say",
+    "",
+    "interrupted; finished rows stay in the file of --out, and the same command goes on"
 );
 
 pub const COMPARE: &str = help!(

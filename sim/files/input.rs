@@ -4,14 +4,14 @@ use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result};
 use std::path::Path;
 
-use super::output;
+use super::claims;
 
 /// The longest file that is read \[B\]: ten times the largest collection of receipts, a third of a day of points.
 pub const LONGEST: u64 = 256 << 20;
 
 /// All of a file, a pipe or a device, if it ends within [`LONGEST`] and this command does not write it.
 pub fn bytes(path: &Path) -> Result<Vec<u8>> {
-    if output::is_open(path) {
+    if claims::is_open(path) {
         let why = "this command reads it and would write it, too: name another file for what is written";
         return Err(Error::new(ErrorKind::ResourceBusy, why));
     }

@@ -6,20 +6,20 @@
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
 use tempfile::NamedTempFile;
 
-use super::terminal::complain;
+use super::claims::{self, Claim};
 
 /// A file that cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {}: {why}", path.display())]
 pub struct WriteError {
-    path: PathBuf,
-    why: io::Error,
+    pub(super) path: PathBuf,
+    pub(super) why: io::Error,
 }
 
 /// A file to be written.
@@ -86,7 +86,7 @@ impl Output {
             To::Later => File::options().write(true).open(&path).and_then(|file| buffered(&file, body)),
             To::Beside(part, claim) => buffered(part.as_file(), body)
                 .and_then(|()| part.as_file().sync_all())
-                .and_then(|()| part.persist(&claim.place).map(drop).map_err(|failed| failed.error)),
+                .and_then(|()| part.persist(claim.place()).map(drop).map_err(|failed| failed.error)),
         };
         written.map_err(|why| WriteError { path, why })
     }
@@ -125,14 +125,8 @@ fn itself(path: &Path) -> io::Result<To> {
 
 /// A new file in the folder of another, with its permissions if it is there. From the first moment on an interrupt knows of it.
 fn beside(path: &Path, permissions: Option<Permissions>) -> io::Result<To> {
-    static HANDLER: Once = Once::new();
-    HANDLER.call_once(remove_when_interrupted);
     let place = place(path)?;
-    let mut parts = parts();
-    if let Some(other) = parts.iter().find(|other| other.place == place) {
-        let why = format!("this command writes it already, as {}: name another file", other.path.display());
-        return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
-    }
+    let mut claims = claims::free(&place)?;
     let part = part_in(folder_of(&place))?;
     // Held until it has its name: a file that nobody holds is a leftover. Some file systems have no locks.
     let _ = part.as_file().try_lock();
@@ -142,8 +136,8 @@ fn beside(path: &Path, permissions: Option<Permissions>) -> io::Result<To> {
         }
         part.as_file().set_permissions(permissions)?;
     }
-    parts.push(Part { part: part.path().to_owned(), place: place.clone(), path: path.to_owned() });
-    Ok(To::Beside(part, Claim { place }))
+    let claim = claims.claim(place, path, Some(part.path()));
+    Ok(To::Beside(part, claim))
 }
 
 /// An empty file in a folder.
@@ -162,7 +156,7 @@ fn folder_of(path: &Path) -> &Path {
 }
 
 /// Where a file is in truth: behind links, from the root.
-fn place(path: &Path) -> io::Result<PathBuf> {
+pub(super) fn place(path: &Path) -> io::Result<PathBuf> {
     if let Ok(place) = fs::canonicalize(path) {
         return Ok(place);
     }
@@ -201,41 +195,6 @@ fn sweep(folder: &Path) {
 /// Longer than it takes to lock a file that was just made.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
-/// A file that is being written.
-#[derive(Debug)]
-struct Part {
-    /// Where it is.
-    part: PathBuf,
-    /// Where it goes.
-    place: PathBuf,
-    /// The name that the user gave to that.
-    path: PathBuf,
-}
-
-/// Files that are being written: an interrupt removes them.
-static PARTS: Mutex<Vec<Part>> = Mutex::new(vec![]);
-
-fn parts() -> MutexGuard<'static, Vec<Part>> {
-    PARTS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Whether a file is about to be written by this process.
-pub(super) fn is_open(path: &Path) -> bool {
-    !parts().is_empty() && fs::canonicalize(path).is_ok_and(|place| parts().iter().any(|part| part.place == place))
-}
-
-/// The right to write a place, as long as it lives.
-#[derive(Debug)]
-struct Claim {
-    place: PathBuf,
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        parts().retain(|part| part.place != self.place);
-    }
-}
-
 /// From here on a file that grows beyond the limit on its size is an error of the write, not the end of the program. To be
 /// called once, at the start.
 pub fn take_size_limits_as_errors() {
@@ -243,27 +202,6 @@ pub fn take_size_limits_as_errors() {
     #[cfg(unix)]
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::<AtomicBool>::default());
 }
-
-/// Ends the program as an interrupt does, after it has removed what was half-written.
-#[cfg(unix)]
-fn remove_when_interrupted() {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-    let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]) else { return };
-    std::thread::spawn(move || {
-        for signal in signals.forever() {
-            // Held to the end: nothing is put in its place any more.
-            let parts = parts();
-            for part in parts.iter() {
-                let _ = fs::remove_file(&part.part);
-                complain(&format!("interrupted: {} is as it was", part.path.display()));
-            }
-            let _ = signal_hook::low_level::emulate_default_handler(signal);
-        }
-    });
-}
-
-#[cfg(not(unix))]
-fn remove_when_interrupted() {}
 
 #[cfg(test)]
 mod tests {

@@ -8,7 +8,6 @@ use super::keys;
 use super::understood::Scenario;
 use crate::files::one_line;
 use crate::hardware::Place;
-use crate::near::did_you_mean;
 
 /// What errors call a scenario without a description.
 const NAMELESS: &str = "scenario";
@@ -177,11 +176,8 @@ fn allowed(file: &str, key: &str, value: &Value) -> Result<(), ScenarioError> {
         let line = format!("{key} = {value}");
         Box::new(Place::of(file, &line, 0..line.len()))
     };
-    let known: Vec<String> =
-        keys::TABLES.into_iter().flat_map(|table| table.keys.iter().map(|key| table.path(key))).collect();
-    if !known.iter().any(|known| known == key) {
-        let near = did_you_mean(key, known.iter().map(String::as_str));
-        return Err(ScenarioError::Written { problem: format!("there is no key {key:?}{near}"), place: place() });
+    if let Some(problem) = keys::misnamed(key) {
+        return Err(ScenarioError::Written { problem, place: place() });
     }
     if key.starts_with("measured.") {
         let problem = format!("{key} is what a run has measured, and a scenario built in Rust has not been run");

@@ -109,6 +109,20 @@ impl ScenarioError {
         }
     }
 
+    /// The short name of what is wrong, where it has one; of several the first.
+    pub fn code(&self) -> Option<&'static str> {
+        match self {
+            ScenarioError::Plan { code, .. } => *code,
+            ScenarioError::Several(problems) => problems.first()?.code(),
+            ScenarioError::Unreadable { .. }
+            | ScenarioError::Written { .. }
+            | ScenarioError::Model { .. }
+            | ScenarioError::Topology { .. }
+            | ScenarioError::Profile { .. }
+            | ScenarioError::Engine(_) => None,
+        }
+    }
+
     /// Whether it is of one key, whatever the rest of the file says: a key that nobody knows, a value that the key never takes, a name
     /// that nothing has.
     pub(super) fn is_of_a_key(&self) -> bool {

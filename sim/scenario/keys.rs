@@ -19,6 +19,7 @@ pub mod words;
 mod xla;
 mod zero;
 
+use crate::near::did_you_mean;
 pub(super) use row::instead;
 pub use row::{Choice, Group, Key, Kind, Table};
 
@@ -83,6 +84,17 @@ pub fn path(written: &str) -> Option<&'static str> {
     static PATHS: LazyLock<Vec<String>> =
         LazyLock::new(|| TABLES.into_iter().flat_map(|table| table.keys.iter().map(|key| table.path(key))).collect());
     PATHS.iter().find(|known| *known == written).map(String::as_str)
+}
+
+/// Why a key cannot be set in a what-if; none if it can.
+pub fn misnamed(path: &str) -> Option<String> {
+    if row(path).is_some() {
+        return None;
+    }
+    let known: Vec<String> =
+        TABLES.into_iter().flat_map(|table| table.keys.iter().map(|key| table.path(key))).collect();
+    let near = did_you_mean(path, known.iter().map(String::as_str));
+    Some(format!("there is no key {path:?}{near}"))
 }
 
 /// Which of a comparison's groups a key is in.
