@@ -46,6 +46,41 @@ def test_the_best_rows_are_those_of_one_process(small):
     assert text(best) == text(windtunnel.sweep(small, vary).best(keep=3))
 
 
+def test_answers_come_in_order_and_tasks_share_an_actor():
+    @ray.remote
+    class Most:
+        def __init__(self):
+            self.value = 0
+
+        def offer(self, value):
+            self.value = max(self.value, value)
+            return self.value
+
+    most = Most.remote()
+
+    def task(start, stop):
+        assert ray.get(most.offer.remote(start)) >= start
+        return list(range(start, stop))
+
+    count = 3 * windtunnel.ray.AHEAD
+    parts = list(windtunnel.ray.spread(task, count, batch=2, retries=0))
+    assert parts == [[at, at + 1] for at in range(0, count, 2)]
+    assert ray.get(most.offer.remote(0)) == count - 2
+
+
+def test_who_stops_early_leaves_no_task_running():
+    vary = {"batch.sequence": range(1024, 2048, 2)}
+    task = windtunnel.ray._rows_task(LARGE, vary)
+    parts = windtunnel.ray.spread(task, 512, batch=1, retries=3)
+    assert next(parts)[0].prediction
+    parts.close()
+    until = time.monotonic() + 20
+    while running_workers():
+        # All of them would take more than a minute.
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
 def running_workers() -> list[int]:
     """Workers of this process's cluster that are in one of its tasks, by the title that Ray gives them."""
     parents, busy = {}, []

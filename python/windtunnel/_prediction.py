@@ -71,7 +71,8 @@ class Prediction:
     @cached_property
     def report(self) -> dict[str, Any]:
         """The whole report. ``docs/json.md`` describes every key."""
-        return json.loads(self.text)
+        report: dict[str, Any] = json.loads(self.text)
+        return report
 
 
 def from_text(text: str) -> Prediction:

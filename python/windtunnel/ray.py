@@ -19,7 +19,7 @@ import functools
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Optional, TypeVar
+from typing import Any, Optional, TypeVar
 
 try:
     import ray
@@ -136,7 +136,7 @@ def _ahead() -> int:
 
 def _collected(
     pending: deque[tuple[int, ray.ObjectRef]], count: int, progress: Optional[Callable[[int, int], object]]
-):
+) -> Any:
     done, reference = pending.popleft()
     try:
         answer = ray.get(reference)
