@@ -18,7 +18,7 @@ fn name(path: &Path) -> String {
 fn pages() -> Vec<PathBuf> {
     let mut pages =
         ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|page| root().join(page)).to_vec();
-    let mut open = ["sim", "calibrate", "tests", "benches"].map(|folder| root().join(folder)).to_vec();
+    let mut open = ["sim", "calibrate", "tests", "benches", "python"].map(|folder| root().join(folder)).to_vec();
     while let Some(folder) = open.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

@@ -44,6 +44,11 @@ fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
     found
 }
 
+/// The source files of all crates.
+fn sources() -> impl Iterator<Item = PathBuf> {
+    ["sim", "calibrate", "python"].into_iter().flat_map(|folder| files(folder, ".rs"))
+}
+
 fn name(path: &Path) -> String {
     path.strip_prefix(root()).unwrap().display().to_string()
 }
@@ -103,7 +108,7 @@ fn a_layer_names_only_layers_above_it() {
 #[test]
 fn no_file_outgrows_500_lines() {
     let mut long = vec![];
-    for path in files("sim", ".rs").into_iter().chain(files("calibrate", ".rs")) {
+    for path in sources() {
         let lines = fs::read_to_string(&path).unwrap().lines().count();
         let name = name(&path);
         if lines > 500 && !LONG.iter().any(|(known, _)| *known == name) {
@@ -125,7 +130,7 @@ fn no_page_holds_both_sides_of_a_merge() {
 
 #[test]
 fn every_source_file_opens_with_what_it_is() {
-    for path in files("sim", ".rs").into_iter().chain(files("calibrate", ".rs")) {
+    for path in sources() {
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("//! "), "{}:1: open with one sentence, //! …", name(&path));
     }

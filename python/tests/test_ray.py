@@ -1,0 +1,156 @@
+"""A sweep on a Ray cluster is the one-process sweep to the byte, also where workers are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import ray
+
+import windtunnel
+import windtunnel.ray
+from conftest import LARGE
+from test_sweep import VARY
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster(tmp_path_factory):
+    """A cluster of two workers, whose processes start in another folder than the caller's."""
+    started_in = os.getcwd()
+    os.chdir(tmp_path_factory.mktemp("cluster"))
+    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
+    os.chdir(started_in)
+    yield
+    ray.shutdown()
+
+
+def text(rows) -> str:
+    return json.dumps([row.as_dict() for row in rows])
+
+
+def test_rows_are_those_of_one_process_to_the_byte(small):
+    heard = []
+    spread = windtunnel.ray.sweep(small, VARY, batch=5, progress=lambda *said: heard.append(said))
+    assert text(spread) == text(windtunnel.sweep(small, VARY))
+    assert heard == [(5, 12), (10, 12), (12, 12)]
+
+
+def test_the_best_rows_are_those_of_one_process(small):
+    vary = {"batch.micro": [1, 2, 512], "batch.sequence": [1024, 2048, 4096]}
+    best = windtunnel.ray.best(small, vary, keep=3, batch=2)
+    assert text(best) == text(windtunnel.sweep(small, vary).best(keep=3))
+
+
+def test_answers_come_in_order_and_tasks_share_an_actor():
+    @ray.remote
+    class Most:
+        def __init__(self):
+            self.value = 0
+
+        def offer(self, value):
+            self.value = max(self.value, value)
+            return self.value
+
+    most = Most.remote()
+
+    def task(start, stop):
+        assert ray.get(most.offer.remote(start)) >= start
+        return list(range(start, stop))
+
+    count = 3 * windtunnel.ray.AHEAD
+    parts = list(windtunnel.ray.spread(task, count, batch=2, retries=0))
+    assert parts == [[at, at + 1] for at in range(0, count, 2)]
+    assert ray.get(most.offer.remote(0)) == count - 2
+
+
+def test_who_stops_early_leaves_no_task_running():
+    vary = {"batch.sequence": range(1024, 2048, 2)}
+    task = windtunnel.ray._rows_task(LARGE, vary)
+    parts = windtunnel.ray.spread(task, 512, batch=1, retries=3)
+    assert next(parts)[0].prediction
+    parts.close()
+    until = time.monotonic() + 20
+    while running_workers():
+        # All of them would take more than a minute.
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def running_workers() -> list[int]:
+    """Workers of this process's cluster that are in one of its tasks, by the title that Ray gives them."""
+    parents, busy = {}, []
+    for entry in Path("/proc").iterdir():
+        try:
+            pid = int(entry.name)
+            parents[pid] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            if (entry / "cmdline").read_bytes().startswith(b"ray::windtunnel"):
+                busy.append(pid)
+        except (ValueError, OSError):
+            # No process, or one that has ended.
+            continue
+
+    def ours(pid: int) -> bool:
+        while pid in parents:
+            if pid == os.getpid():
+                return True
+            pid = parents[pid]
+        return False
+
+    return [pid for pid in busy if ours(pid)]
+
+
+class Killer:
+    """Kills a worker in the middle of a task, once a first batch is collected."""
+
+    def __init__(self) -> None:
+        self.killed: list[int] = []
+
+    def __call__(self, done: int, total: int) -> None:
+        until = time.monotonic() + 30
+        while not self.killed and done < total and time.monotonic() < until:
+            for pid in running_workers()[:1]:
+                os.kill(pid, signal.SIGKILL)
+                self.killed.append(pid)
+
+
+# Each scenario takes some tenths of a second, so that a worker is killed within one.
+LONG = {"batch.accumulation": [192, 96, 64, 48], "batch.micro": [1, 2]}
+
+
+def test_the_tasks_of_a_killed_worker_are_run_again():
+    killer = Killer()
+    spread = windtunnel.ray.sweep(LARGE, LONG, batch=1, progress=killer)
+    assert killer.killed, "no worker was seen in a task"
+    assert text(spread) == text(windtunnel.sweep(LARGE, LONG))
+    assert all(row.prediction for row in spread)
+
+
+def test_without_retries_a_killed_worker_is_an_error():
+    killer = Killer()
+    with pytest.raises(ray.exceptions.WorkerCrashedError):
+        windtunnel.ray.sweep(LARGE, LONG, batch=1, retries=0, progress=killer)
+    assert killer.killed
+
+
+def test_relative_files_mean_what_they_mean_to_the_caller(small, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(Path(__file__).parents[2] / "topologies" / "h100-sxm-80gb.toml", "mine.toml")
+    small["topology"]["name"] = "mine.toml"
+    vary = {"batch.micro": [1, 2, 4]}
+    assert text(windtunnel.ray.sweep(small, vary, batch=1)) == text(windtunnel.sweep(small, vary))
+
+
+def test_errors_are_the_caller_s_own(small):
+    with pytest.raises(windtunnel.ScenarioError, match='did you mean "batch.sequence"'):
+        windtunnel.ray.sweep(small, {"batch.sequense": [1]})
+    with pytest.raises(windtunnel.ScenarioError, match=r"not-there\.toml(.|\n)*on the node"):
+        windtunnel.ray.sweep(small, {"topology.name": ["not-there.toml"]})
+    with pytest.raises(ValueError, match="batch is 0"):
+        windtunnel.ray.sweep(small, {}, batch=0)
+    with pytest.raises(ValueError, match="keep is 0"):
+        windtunnel.ray.best(small, {}, keep=0)

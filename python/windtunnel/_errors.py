@@ -1,0 +1,16 @@
+"""The exception of a scenario that cannot be simulated."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+
+class ScenarioError(ValueError):
+    """A scenario that cannot be simulated. Its text is what the command ``windtunnel run`` prints after ``error:``."""
+
+    code: Optional[str]
+    """The code of the refusal, which stays when its words change; None where it has no code. ``windtunnel explain CODE`` explains it."""
+
+    def __init__(self, message: str, code: Optional[str] = None) -> None:
+        super().__init__(message)
+        self.code = code
