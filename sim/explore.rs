@@ -7,12 +7,13 @@
 
 pub mod ceiling;
 pub mod compare;
-pub mod plan;
 mod fixed;
+pub mod plan;
 mod plot;
 mod point;
 pub mod sweep;
 mod tick;
+pub mod values;
 pub mod variants;
 mod words;
 

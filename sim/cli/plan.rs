@@ -7,6 +7,7 @@ use toml::{Table, Value};
 
 use super::{Failure, Json, Outcome, Written, help, output, read, width};
 use windtunnel::explore::plan::{self, Answer, Progress, Request};
+use windtunnel::explore::values;
 use windtunnel::files::{self, Output};
 
 #[derive(Debug, clap::Args)]
@@ -203,8 +204,18 @@ fn flags(args: &Args, keys: &mut Table) -> Result<(), Failure> {
             let Some((key, value)) = assignment.split_once('=') else {
                 return Err(Failure::input(format!("--{name} {assignment} has no value: write --{name} KEY=VALUE")));
             };
-            let value = if name == "set" { one(value) } else { Value::Array(some(value)) };
-            table.insert(key.trim().to_owned(), value);
+            let key = key.trim();
+            let wrong = |why| Failure::input(format!("--{name} {assignment}: {why}"));
+            let mut listed = values::listed(key, value).map_err(wrong)?.into_iter();
+            let word = |value: Option<Value>| value.unwrap_or_else(|| "unset".into());
+            let value = match (name, listed.len()) {
+                ("set", 1) => word(listed.next().flatten()),
+                ("set", _) => {
+                    return Err(Failure::input(format!("--set {assignment} has several values: write --vary")));
+                }
+                _ => Value::Array(listed.map(word).collect()),
+            };
+            table.insert(key.to_owned(), value);
         }
         if !table.is_empty() {
             keys.insert(name.to_owned(), table.into());
@@ -229,28 +240,4 @@ fn machine(on: &str, price: Option<&str>) -> Table {
         table.insert("price".to_owned(), price.into());
     }
     table
-}
-
-/// A value as a scenario writes it; a bare word is a text.
-fn one(text: &str) -> Value {
-    let parsed = format!("value = {text}").parse::<Table>().ok().and_then(|mut table| table.remove("value"));
-    parsed.unwrap_or_else(|| text.trim().into())
-}
-
-/// Values between commas that are in no brackets.
-fn some(text: &str) -> Vec<Value> {
-    let (mut depth, mut from, mut parts) = (0_i32, 0, vec![]);
-    for (at, letter) in text.char_indices() {
-        match letter {
-            '[' | '{' => depth += 1,
-            ']' | '}' => depth -= 1,
-            ',' if depth == 0 => {
-                parts.push(one(&text[from..at]));
-                from = at + 1;
-            }
-            _ => {}
-        }
-    }
-    parts.push(one(&text[from..]));
-    parts
 }

@@ -24,16 +24,17 @@ mod site;
 mod space;
 mod sure;
 pub mod text;
+mod wire;
 mod words;
 
 pub use answer::{Answer, OnSite, Ranked};
 pub use candidate::Candidate;
 pub use error::PlanError;
 pub use money::{Bill, Interval};
-pub use planned::Planned;
+pub use planned::{Figures, Planned};
 pub use prices::Price;
 pub use request::{Limits, Request};
-pub use search::{Counts, Progress, Told};
+pub use search::{Counts, Found, Progress, Search, Simulated, Told, simulate};
 pub use site::Site;
 pub use space::Keys;
 pub use sure::TIE;
@@ -46,11 +47,16 @@ pub fn plan(request: Request, exhaustive: bool, told: &Told<'_>) -> Result<Answe
     let floors = Floors::default();
     let mut sites = vec![];
     for site in &request.sites {
-        let found = search::search(&request, site, &floors, exhaustive, told)?;
+        let found = search::search(&request, site, &floors, exhaustive, told);
         sites.push(OnSite::of(&request, site, found));
     }
+    answer(request, sites, exhaustive, &floors)
+}
+
+/// The answer of what was found on each machine.
+pub fn answer(request: Request, sites: Vec<OnSite>, exhaustive: bool, floors: &Floors) -> Result<Answer, PlanError> {
     if sites.iter().all(|on| on.ranked.is_empty()) {
-        return Err(nearest::nothing(&request, &sites, &floors));
+        return Err(nearest::nothing(&request, &sites, floors));
     }
     Ok(Answer::of(request, sites, exhaustive))
 }

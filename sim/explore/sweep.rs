@@ -13,7 +13,6 @@ mod order;
 mod resume;
 mod row;
 pub mod text;
-mod values;
 
 pub use axis::AxisError;
 pub use csv::csv;

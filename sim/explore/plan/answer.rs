@@ -59,7 +59,8 @@ pub struct Answer {
 }
 
 impl OnSite {
-    pub(super) fn of(request: &Request, site: &Site, found: Found) -> OnSite {
+    /// What was found on a machine, ranked.
+    pub fn of(request: &Request, site: &Site, found: Found) -> OnSite {
         let Found { mut plans, counts, refused, least } = found;
         let others = plans.split_off(plans.len().min(request.top));
         let first = plans.first().map(|first| (first.step, first.candidate.runtime));

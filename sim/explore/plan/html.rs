@@ -175,15 +175,15 @@ fn time(plan: &Planned, longest: Time) -> Markup {
 const HELD: [&str; 6] = ["k0", "k4", "k2", "k5", "k6", "k1"];
 
 fn memory(plan: &Planned) -> Markup {
-    let part = |(name, bytes): (&str, Bytes), class| (format!("{name} {}", gib(bytes)), bytes.gib(), class);
+    let part = |name: &str, bytes: Bytes, class| (format!("{name} {}", gib(bytes)), bytes.gib(), class);
     let (first, rest) = plan.held.split_at(plan.held.len().min(HELD.len()));
-    let mut parts: Vec<_> = first.iter().zip(HELD).map(|(&held, class)| part(held, class)).collect();
+    let mut parts: Vec<_> = first.iter().zip(HELD).map(|((name, bytes), class)| part(name, *bytes, class)).collect();
     let rest = Bytes(rest.iter().map(|(_, bytes)| bytes.0).sum());
-    parts.push(part(("other tensors", rest), "k7"));
-    parts.push(part(("outside the allocator", plan.outside), "k3"));
+    parts.push(part("other tensors", rest, "k7"));
+    parts.push(part("outside the allocator", plan.outside, "k3"));
     let known = Bytes(plan.held.iter().map(|(_, bytes)| bytes.0).sum::<u64>() + plan.outside.0);
-    parts.push(part(("reserved beyond tensors", plan.memory.saturating_sub(known)), "k8"));
-    parts.push(part(("free", plan.headroom()), "none"));
+    parts.push(part("reserved beyond tensors", plan.memory.saturating_sub(known), "k8"));
+    parts.push(part("free", plan.headroom(), "none"));
     bar(&parts)
 }
 

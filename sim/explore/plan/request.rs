@@ -108,7 +108,7 @@ pub struct Request {
     /// Keys that every plan has.
     pub set: Vec<(&'static str, Value)>,
     /// Keys whose values are given.
-    pub(super) vary: Vec<(&'static str, Vec<Value>)>,
+    pub(super) vary: Vec<(&'static str, Vec<Option<Value>>)>,
     /// What a plan must keep to.
     pub limits: Limits,
     /// How many plans to rank.
@@ -343,18 +343,15 @@ const OWN: [&str; 9] = [
 
 /// A key of a scenario by its path; an error if there is none, or if the request decides it.
 fn key(written: &str) -> Result<&'static str, PlanError> {
-    let all = || keys::TABLES.into_iter().flat_map(|table| table.keys.iter().map(|key| table.path(key)));
     if OWN.contains(&written) {
         let problem = format!("{written} is what the request itself says");
         return Err(PlanError::request(problem, "write model, sequence, global_batch, frameworks or [[machine]]"));
     }
-    let known: Vec<String> = all().collect();
     match keys::path(written) {
         Some(path) if !written.starts_with("measured.") => Ok(path),
         _ => {
-            let hint = did_you_mean(written, known.iter().map(String::as_str));
-            let remedy = "`windtunnel explain` lists the keys of a scenario";
-            Err(PlanError::request(format!("a scenario has no key {written:?}{hint}"), remedy))
+            let problem = keys::misnamed(written).unwrap_or_else(|| format!("{written} is what a run has measured"));
+            Err(PlanError::request(problem, "`windtunnel explain` lists the keys of a scenario"))
         }
     }
 }
@@ -374,9 +371,15 @@ fn set(table: &Table) -> Result<Vec<(&'static str, Value)>, PlanError> {
     flat(table).into_iter().map(|(name, value)| Ok((key(&name)?, value))).collect()
 }
 
-fn vary(table: &Table) -> Result<Vec<(&'static str, Vec<Value>)>, PlanError> {
+/// A word that stands for the default of a key.
+const UNSET: &str = "unset";
+
+fn vary(table: &Table) -> Result<Vec<(&'static str, Vec<Option<Value>>)>, PlanError> {
     let one = |(name, value): (String, Value)| match (key(&name)?, value) {
-        (key, Value::Array(values)) if !values.is_empty() => Ok((key, values)),
+        (key, Value::Array(values)) if !values.is_empty() => Ok((
+            key,
+            values.into_iter().map(|value| Some(value).filter(|value| value.as_str() != Some(UNSET))).collect(),
+        )),
         (key, other) => {
             let problem = format!("vary.{key} = {other} is no list of values");
             Err(PlanError::request(problem, format!("write \"{key}\" = [{other}]")))

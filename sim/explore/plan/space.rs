@@ -15,6 +15,9 @@ use super::request::Request;
 use super::site::Site;
 use crate::scenario::Runtime;
 
+/// A key with values that a request gives; none stands for its default.
+type Varied = (&'static str, Vec<Option<Value>>);
+
 /// Keys of a scenario with the values that a plan gives them.
 pub type Keys = Vec<(&'static str, Value)>;
 
@@ -65,7 +68,7 @@ pub(super) fn plans(request: &Request, site: &Site, runtime: Runtime) -> Vec<Key
     let mut found = vec![];
     let own = space.axes.iter().copied().filter(|axis| !request.fixes(axis.key));
     let axes: Vec<Axis> = own.collect();
-    let more: Vec<&(&'static str, Vec<Value>)> = (request.vary.iter())
+    let more: Vec<&Varied> = (request.vary.iter())
         .filter(|(key, _)| axes.iter().all(|axis| axis.key != *key) && request.is_read(key, runtime))
         .collect();
     let mut keys: Keys = vec![];
@@ -75,19 +78,19 @@ pub(super) fn plans(request: &Request, site: &Site, runtime: Runtime) -> Vec<Key
 
 fn descend(
     (request, site): (&Request, &Site),
-    (axes, more): (&[Axis], &[&(&'static str, Vec<Value>)]),
+    (axes, more): (&[Axis], &[&Varied]),
     keys: &mut Keys,
     found: &mut Vec<Keys>,
 ) {
     let (key, values, axes, more) = match (axes, more) {
         ([axis, axes @ ..], more) => {
             let values = match request.vary.iter().find(|(key, _)| *key == axis.key) {
-                Some((_, values)) => values.iter().cloned().map(Some).collect(),
+                Some((_, values)) => values.clone(),
                 None => (axis.values)(&At { request, site, keys }),
             };
             (axis.key, values, axes, more)
         }
-        ([], [(key, values), more @ ..]) => (*key, values.iter().cloned().map(Some).collect(), axes, more),
+        ([], [(key, values), more @ ..]) => (*key, values.clone(), axes, more),
         ([], []) => return found.push(keys.clone()),
     };
     for value in values {

@@ -193,7 +193,7 @@ fn site(answer: &Answer, on: &OnSite, width: usize) -> String {
             percent(plan.mfu),
             gib(plan.memory),
             format!("{}{}", gib(plan.headroom()), if plan.sure { "" } else { " ?" }),
-            plan.bound.to_owned(),
+            plan.bound.clone(),
         ]
     };
     if !on.ranked.is_empty() {

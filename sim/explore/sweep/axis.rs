@@ -2,7 +2,7 @@
 
 use toml::Value;
 
-use super::values::{UNSET, is_range, shown, split, value};
+use crate::explore::values::{UNSET, is_range, shown, split, value};
 use crate::scenario::keys;
 
 /// A key and its values.

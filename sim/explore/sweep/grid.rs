@@ -4,7 +4,7 @@ use serde_json::value::RawValue;
 use toml::Value;
 
 use super::axis::{Axis, AxisError, apart};
-use super::values::{json, shown};
+use crate::explore::values::{json, shown};
 use crate::scenario::{Scenario, ScenarioError};
 
 /// Runs of a sweep, at most: so many rows are kept in memory.

@@ -176,12 +176,20 @@ impl<'t> Grouping<'t> {
 
     /// Whether a tensor is computed, by way of any kernel, from what kernel `on` makes.
     fn depends(&self, tensor: TensorId, on: usize) -> bool {
+        self.reaches(tensor, on, &mut vec![false; self.groups.len()])
+    }
+
+    /// The same, without kernels that were looked at before.
+    fn reaches(&self, tensor: TensorId, on: usize, seen: &mut [bool]) -> bool {
         let Some(&maker) = self.maker.get(&self.base(tensor)) else { return false };
         if maker == on {
             return true;
         }
+        if std::mem::replace(&mut seen[maker], true) {
+            return false;
+        }
         let Some(group) = &self.groups[maker] else { return false };
-        group.reads.iter().any(|&read| !group.writes.contains(&self.base(read)) && self.depends(read, on))
+        group.reads.iter().any(|&read| !group.writes.contains(&self.base(read)) && self.reaches(read, on, seen))
     }
 
     fn finish(self, results: &[TensorId]) -> Vec<Kernel> {

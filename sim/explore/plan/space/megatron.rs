@@ -12,6 +12,8 @@ const CP: &str = "mesh.cp";
 const PP: &str = "mesh.pp";
 /// Of stages on each.
 const STAGES: &str = "pipeline.virtual_stages";
+/// Ends of a model that a stage may have in place of a layer: the embedding and the head.
+const ENDS: u64 = 2;
 
 pub(super) const AXES: &[Axis] = &[
     Axis { key: TP, values: tensor },
@@ -69,25 +71,32 @@ fn pipeline(at: &At<'_>) -> Vec<Option<Value>> {
     counts(divisors(left).into_iter().filter(|&ranks| ranks <= layers))
 }
 
-/// Stages on each rank: all numbers that divide the layers evenly; one where there is no pipeline, or no even one.
+/// Stages on each rank: all numbers that divide the layers evenly, and those that do so once the head, or the embedding too, counts as a
+/// layer; one where there is no pipeline.
 fn stages(at: &At<'_>) -> Vec<Option<Value>> {
     let (layers, ranks) = (at.request.model.layers.count(), at.count(PP));
-    if ranks == 1 || !layers.is_multiple_of(ranks) {
+    if ranks == 1 {
         return vec![None];
     }
-    divisors(layers / ranks).into_iter().map(|stages| (stages > 1).then(|| (stages as i64).into())).collect()
+    let divides = |stages: &u64| {
+        let all = ranks * stages;
+        *stages == 1 || all <= layers && (layers..=layers + ENDS).any(|layers| layers.is_multiple_of(all))
+    };
+    (1..=layers / ranks).filter(divides).map(|stages| (stages > 1).then(|| (stages as i64).into())).collect()
 }
 
-/// Layers of each stage where they do not divide: the ends, which have the embedding and the head, get the fewer ones.
+/// Layers of each stage where they do not divide. The last stage, which has the head, is the first to get one less, then the first,
+/// which has the embedding, then those before the last.
 fn uneven(at: &At<'_>) -> Vec<Option<Value>> {
-    let (layers, ranks) = (at.request.model.layers.count(), at.count(PP));
-    if layers.is_multiple_of(ranks * at.count(STAGES)) {
+    let (layers, stages) = (at.request.model.layers.count(), at.count(PP) * at.count(STAGES));
+    if layers.is_multiple_of(stages) {
         return vec![None];
     }
-    let (each, more) = (layers / ranks, layers % ranks);
-    // Of the stages from the second on, as many as are left over have one more; the last only if all others have.
-    let one_more = |stage: u64| stage >= 1 && stage <= more;
-    vec![some((0..ranks).map(|stage| (each + u64::from(one_more(stage))) as i64).collect::<Vec<_>>())]
+    let mut list = vec![layers.div_ceil(stages) as i64; stages as usize];
+    let short = (stages - layers % stages) as usize;
+    let order = [list.len() - 1, 0].into_iter().chain((1..list.len() - 1).rev());
+    order.take(short).for_each(|stage| list[stage] -= 1);
+    vec![some(list)]
 }
 
 /// What is recomputed: nothing, parts of each stage's layers, all layers.

@@ -5,10 +5,10 @@ use toml::Value;
 use crate::scenario::keys::{Kind, row};
 
 /// What stands for a key that is left to its default.
-pub(super) const UNSET: &str = "unset";
+pub(in crate::explore) const UNSET: &str = "unset";
 
 /// The pieces between commas that stand in no quotes, brackets or braces, without the spaces around them.
-pub(super) fn split(text: &str) -> Vec<&str> {
+pub(in crate::explore) fn split(text: &str) -> Vec<&str> {
     let (mut pieces, mut from, mut depth) = (vec![], 0, 0_i32);
     // The quote that is open, and whether the letter after it is escaped.
     let (mut quote, mut escaped) = (None, false);
@@ -36,7 +36,7 @@ pub(super) fn split(text: &str) -> Vec<&str> {
 }
 
 /// A value of a key; none leaves it to its default. What is no TOML is a word, unless it begins as only TOML does.
-pub(super) fn value(key: &str, text: &str) -> Result<Option<Value>, toml::de::Error> {
+pub(in crate::explore) fn value(key: &str, text: &str) -> Result<Option<Value>, toml::de::Error> {
     if text == UNSET {
         return Ok(None);
     }
@@ -55,14 +55,19 @@ fn takes_text(key: &str) -> bool {
     matches!(row(key).map(|row| row.kind), Some(Kind::Text | Kind::Quantity(_)))
 }
 
+/// The values of a key that a command line lists with commas between; none of them stands for its default.
+pub fn listed(key: &str, text: &str) -> Result<Vec<Option<Value>>, toml::de::Error> {
+    split(text).into_iter().map(|piece| value(key, piece)).collect()
+}
+
 /// Whether a text is a range such as `1..8`, which nobody but its author knows the steps of.
-pub(super) fn is_range(text: &str) -> bool {
+pub(in crate::explore) fn is_range(text: &str) -> bool {
     let number = |text: &str| text.trim().parse::<i64>().is_ok();
     text.split_once("..").is_some_and(|(from, to)| number(from) && number(to.trim_start_matches(['=', '.'])))
 }
 
 /// A value as JSON has it. A key that is left to its default is null; what JSON has no number for is text.
-pub(super) fn json(value: Option<&Value>) -> serde_json::Value {
+pub(in crate::explore) fn json(value: Option<&Value>) -> serde_json::Value {
     match value {
         None => serde_json::Value::Null,
         Some(Value::String(text)) => text.as_str().into(),
@@ -78,7 +83,7 @@ pub(super) fn json(value: Option<&Value>) -> serde_json::Value {
 }
 
 /// A value as a table shows it: a word without its quotes.
-pub(super) fn shown(value: Option<&Value>) -> String {
+pub(in crate::explore) fn shown(value: Option<&Value>) -> String {
     match value {
         None => UNSET.to_owned(),
         Some(Value::String(text)) => text.clone(),
