@@ -6,6 +6,10 @@ use crate::command::Folder;
 use crate::make::TINY;
 use crate::writers::Bench;
 
+/// A request of the planner, on the tiny model.
+const PLAN: &str = "model = \"config.json\"\nsequence = 64\nglobal_batch = 8\nframeworks = [\"fsdp2\"]\ntop = 1\n[[machine]]\n\
+                    name = \"h100-sxm-80gb\"\nsize = 1\n[vary]\n\"batch.micro\" = [1]\n\"mesh.tp\" = [1]\n";
+
 /// A folder with the tiny scenario.
 fn folder(name: &str) -> Folder {
     let folder = Folder::new(name);
@@ -78,6 +82,7 @@ fn bench() -> Bench {
     let files = [
         ("config.json", include_str!("tiny/config.json").to_owned()),
         ("scenario.toml", TINY.to_owned()),
+        ("request.toml", PLAN.to_owned()),
         ("measured.toml", format!("{TINY}\n[measured]\nstep_time = \"1 s\"\n")),
         ("receipts.jsonl", receipts.lines().next().unwrap().to_owned() + "\n"),
         ("base.toml", include_str!("../calibrate/profiles/h100-sxm-80gb.toml").to_owned()),

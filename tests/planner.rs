@@ -6,7 +6,7 @@ use windtunnel::explore::plan::{Answer, Request, json, plan, text};
 use windtunnel::scenario::predict;
 use windtunnel::scenario::predict::Settings;
 
-use crate::command::{Folder, windtunnel};
+use crate::command::Folder;
 
 fn ask(text: &str, exhaustive: bool) -> Answer {
     let request = Request::parse("request.toml", text).unwrap_or_else(|error| panic!("{error}\n{text}"));
@@ -107,8 +107,8 @@ fn the_answer_is_the_same_bytes_on_any_number_of_threads() {
     let folder = Folder::new("plan-threads");
     folder.write("request.toml", SMALL);
     let on = |threads: &str| {
-        let mut command = windtunnel(&["plan", "request.toml", "--json", "-"]);
-        command.current_dir(folder.path()).env("RAYON_NUM_THREADS", threads);
+        let mut command = folder.command();
+        command.args(["plan", "request.toml", "--json", "-"]).env("RAYON_NUM_THREADS", threads);
         let out = command.output().unwrap();
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
         out.stdout
@@ -160,7 +160,7 @@ fn requests_that_contradict_themselves_are_explained() {
         (with("llama-3.1-8b", "llama-3.1-8"), "did you mean \"llama-3.1-8b\""),
         (with("h100-sxm-80gb", "h300"), "h300"),
         (with("size = 2", "size = \"two\""), "two"),
-        (with("global_batch = 64", "global_batch = \"100ktok\""), "no whole number of sequences of 2048 tokens"),
+        (with("global_batch = 64", "global_batch = \"101ktok\""), "no whole number of sequences of 2048 tokens"),
         (with("tokens = \"10B\"", "tokens = \"many\""), "no amount of tokens"),
         (with("top = 4", "topp = 4"), "topp"),
         (with("2.5 USD", "cheap"), "no amount of money"),
@@ -169,7 +169,10 @@ fn requests_that_contradict_themselves_are_explained() {
         (with("tokens = \"10B\"\n", "limits.days = 3\n"), "does not say how many"),
         (with("top = 4", "frameworks = [\"nanotron\"]"), "plans are not searched for under nanotron"),
         (with("top = 4", "frameworks = [\"xla\"]"), "runs on none of the machines"),
-        (with("global_batch = 64", "global_batch = 7"), "none of"),
+        (
+            with("top = 4", "frameworks = [\"deepspeed-zero\"]").replace("= 64", "= 7"),
+            "with global_batch = 16, in sequences",
+        ),
     ] {
         let said = refused(&text);
         assert!(said.contains(words), "{words:?} is not in:\n{said}");
@@ -190,7 +193,7 @@ fn a_model_that_does_not_fit_is_told_how_many_nodes_it_takes() {
 fn a_budget_that_is_too_small_ends_with_one() {
     let folder = Folder::new("plan-budget");
     folder.write("request.toml", &SMALL.replace("[[machine]]", "limits.money = \"1 USD\"\n[[machine]]"));
-    let out = windtunnel(&["plan", "request.toml"]).current_dir(folder.path()).output().unwrap();
+    let out = folder.windtunnel(&["plan", "request.toml"]);
     assert_eq!(out.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&out.stdout).contains("No plan keeps to the limits"));
 }
@@ -201,7 +204,7 @@ fn flags_are_a_request_without_a_file() {
     let folder = Folder::new("plan-flags");
     folder.write("request.toml", SMALL);
     let run = |arguments: &[&str]| {
-        let out = windtunnel(arguments).current_dir(folder.path()).output().unwrap();
+        let out = folder.windtunnel(arguments);
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
         serde_json::from_slice::<Value>(&out.stdout).unwrap()["machines"].clone()
     };

@@ -69,7 +69,7 @@ fn changed(text: &str, range: std::ops::Range<usize>, to: &str) -> String {
 /// The tiny model's step on a profile: it ends, and takes some time.
 fn ends(profile: Profile) {
     let scenario = make::parse(TINY);
-    let scenario = windtunnel::scenario::Scenario { profile, ..scenario };
+    let scenario = windtunnel::scenario::Scenario { profile: profile.into(), ..scenario };
     let answer = windtunnel::scenario::predict(&scenario, windtunnel::scenario::predict::Settings::default()).unwrap();
     assert!(answer.step.0 > 0 && answer.step.seconds() < 1e6, "{}", answer.step);
 }

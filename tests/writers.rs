@@ -22,13 +22,15 @@ use Does::{Create, Replace, Try};
 
 /// Binary, command line, what it does: `{}` is the file that is written, `@` marks the input that it waits for when it is a pipe.
 /// A line ends with the option that names the file.
-const WRITERS: [(&str, &str, Does); 21] = [
+const WRITERS: [(&str, &str, Does); 23] = [
     ("windtunnel", "run @scenario.toml --json {}", Replace),
     ("windtunnel", "run @scenario.toml --trace {}", Replace),
     ("windtunnel", "run @scenario.toml --html {}", Replace),
     ("windtunnel", "ceiling @scenario.toml --max 256 --html {}", Replace),
     ("windtunnel", "ceiling @scenario.toml --max 256 --json {}", Replace),
     ("windtunnel", "sweep @scenario.toml --vary batch.micro=1,2 --csv {}", Replace),
+    ("windtunnel", "plan @request.toml --html {}", Replace),
+    ("windtunnel", "plan @request.toml --json {}", Replace),
     ("windtunnel", "compare @scenario.toml measured.toml --html {}", Replace),
     ("windtunnel", "compare @scenario.toml measured.toml --json {}", Replace),
     ("windtunnel", "check @measured.toml --json {}", Replace),
@@ -47,8 +49,9 @@ const WRITERS: [(&str, &str, Does); 21] = [
 ];
 
 /// Options that name a folder or a file that grows, and have tests of their own.
-const OTHER_WRITERS: [(&str, &str); 5] = [
+const OTHER_WRITERS: [(&str, &str); 6] = [
     ("windtunnel", "man --out"),
+    ("windtunnel", "plan --out"),
     ("windtunnel", "sweep --out"),
     ("windtunnel-calibrate", "import published --out"),
     ("windtunnel-calibrate", "import published --held-out"),
@@ -56,7 +59,7 @@ const OTHER_WRITERS: [(&str, &str); 5] = [
 ];
 
 /// Options with a value that is not the name of a file that is written.
-const NO_WRITERS: &str = "base best between changes chip collective compare compilations costs device devices fail-above flag from grade \
+const NO_WRITERS: &str = "chips days framework global-batch headroom model money on price prices set tokens top base best between changes chip collective compare compilations costs device devices fail-above flag from grade \
     hardware hop kernels lane libraries limit max microbatches minutes nodes partitions plan plugin program ranks row sequence slice \
     source stage stages step sweeps timeout topology uncertainty vary version virtual wheel";
 

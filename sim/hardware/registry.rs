@@ -89,7 +89,7 @@ fn shipped_as(name_or_path: &str) -> Option<&'static Shipped> {
 }
 
 /// What errors call the file, and its text.
-fn find(name_or_path: &str) -> Result<(String, String), HardwareError> {
+pub(super) fn find(name_or_path: &str) -> Result<(String, String), HardwareError> {
     let asked = name_or_path.trim();
     if let Some(shipped) = shipped_as(asked) {
         return Ok((format!("topologies/{}.toml", shipped.name), shipped.text.to_owned()));

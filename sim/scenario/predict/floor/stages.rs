@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use super::known::{Setting, Stage};
+use super::walk::Walked;
 use super::{Floor, Floors};
 use crate::model::layer::Layers;
 use crate::runtime::Plan;
@@ -55,13 +56,15 @@ impl Part {
         }
     }
 
-    /// One stage, from steps of one micro-batch and of two. `fold` times as many ranks share the optimizer's states.
-    fn of(one: &Stage, two: &Stage, fold: u32) -> Part {
+    /// One stage, from steps of one micro-batch and of two. `fold` times as many ranks share the optimizer's states. Where exchanges of
+    /// experts may go on while other kernels run, the default stream's kernels alone are counted.
+    fn of(one: &Stage, two: &Stage, fold: u32, chained: bool) -> Part {
         let (one, two) = (one.walked, two.walked);
-        let each = two.end.saturating_sub(one.end).0;
-        // Where the second forward follows the first, it is known by itself.
-        let forward = if two.forward > one.forward { two.forward.saturating_sub(one.forward) } else { one.forward };
-        let forward = forward.0.min(each);
+        let more = |of: fn(&Walked) -> Time| of(&two).saturating_sub(of(&one)).0;
+        let each = if chained { more(|walked| walked.worked) } else { more(|walked| walked.kernels) };
+        // Where the second forward follows the first, what it takes with its waits is known.
+        let waits = if chained { more(|walked| walked.forward) } else { 0 };
+        let forward = waits.max(more(|walked| walked.forwards)).min(each);
         Part {
             forward,
             backward: each - forward,
@@ -175,9 +178,10 @@ fn parts(setting: &Arc<Setting>, scenario: &Scenario, kind: usize, recompute: Op
         let (short, fold) = short(plan, (kind, recompute), layers, micro_batches)?;
         Some((setting.shared(scenario, short)?, fold))
     };
+    let chained = plan.model().experts().is_none();
     let parts = |layers: &[u64]| -> Option<(Vec<Part>, Bytes)> {
         let ((one, fold), (two, _)) = (read(layers, 1)?, read(layers, 2)?);
-        let parts = one.iter().zip(two.iter()).map(|(one, two)| Part::of(one, two, fold)).collect();
+        let parts = one.iter().zip(two.iter()).map(|(one, two)| Part::of(one, two, fold, chained)).collect();
         Some((parts, one.iter().map(|stage| stage.outside).min()?))
     };
     if plan.split()?.mesh.pp == 1 {

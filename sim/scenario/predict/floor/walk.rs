@@ -10,10 +10,12 @@ use crate::units::Time;
 /// What a walk through a step found.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Walked {
-    /// When the default stream is done \[ps\].
-    pub end: Time,
     /// From the first kernel of forward to the first of backward \[ps\].
     pub forward: Time,
+    /// Time of the default stream's kernels of forward \[ps\].
+    pub forwards: Time,
+    /// Time of its kernels of forward and backward \[ps\].
+    pub kernels: Time,
     /// Time of the kernels that make gradients of weights \[ps\].
     pub weights: Time,
     /// Bytes that tensors hold when the step begins \[B\].
@@ -24,7 +26,10 @@ pub(super) struct Walked {
     pub kept: u64,
     /// The most that they hold \[B\].
     pub peak: u64,
-    /// The time of the busiest stream \[ps\].
+    /// When the default stream is done with the last kernel of forward and backward: the optimizer's are not counted, as one kernel
+    /// for many parameters takes less than many for a few \[ps\].
+    pub worked: Time,
+    /// The time of the busiest stream without the optimizer \[ps\].
     pub busiest: Time,
 }
 
@@ -56,7 +61,14 @@ pub(super) fn walk(program: &Program, costs: &Costs) -> Walked {
                     _ => {}
                 }
                 clock[at] += time;
-                busy[at] += time.0;
+                if at == 0 && matches!(pass, Pass::Forward | Pass::Backward | Pass::Recompute) {
+                    walked.kernels += time;
+                    walked.forwards += if pass == Pass::Forward { time } else { Time::ZERO };
+                }
+                if !matches!(pass, Pass::Optimizer | Pass::Communication) {
+                    busy[at] += time.0;
+                    walked.worked = walked.worked.max(clock[0]);
+                }
                 if is_of_weights(program, kernel.0 as usize) {
                     walked.weights += time;
                 }
@@ -74,7 +86,6 @@ pub(super) fn walk(program: &Program, costs: &Costs) -> Walked {
             _ => held.take(program, instr),
         }
     }
-    walked.end = clock.first().copied().unwrap_or_default();
     walked.busiest = Time(busy.into_iter().max().unwrap_or_default());
     walked.peak = held.peak;
     walked

@@ -1,8 +1,8 @@
-//! Ranks that run the whole model: a model of three of its layers and one of four, with one micro-batch and with two.
+//! Ranks that run the whole model: a model of three of its layers and one of four, with one to three micro-batches.
 //!
-//! What ends last, and what is held most, is the largest of sums that grow evenly with layers and micro-batches. Such a maximum grows at
-//! least as fast further on as it does between two small models, so going on from them is below what the whole model takes. Where
-//! layers differ, the plan itself is walked, with one micro-batch and with two.
+//! What ends last, and what is held most, is the largest of sums that grow evenly with layers. Such a maximum grows at least as fast
+//! further on as it does between two small models, so going on from them is below what the whole model takes. Of what the second and the
+//! third micro-batch add, the less is taken for all that follow. Where layers differ, the plan itself is walked.
 
 use super::known::Setting;
 use super::walk::Walked;
@@ -19,7 +19,7 @@ const FEW: u64 = 3;
 /// What a step takes at least, in numbers that grow evenly with layers and micro-batches.
 #[derive(Clone, Copy, Debug)]
 struct Taken {
-    /// When the default stream is done \[ps\].
+    /// When the default stream is done with forward and backward \[ps\].
     end: u64,
     /// The time of the busiest stream \[ps\].
     busiest: u64,
@@ -29,7 +29,16 @@ struct Taken {
 
 impl Taken {
     fn of(walked: Walked) -> Taken {
-        Taken { end: walked.end.0, busiest: walked.busiest.0, peak: walked.peak }
+        Taken { end: walked.worked.0, busiest: walked.busiest.0, peak: walked.peak }
+    }
+
+    /// The smaller of each number.
+    fn least(self, other: Taken) -> Taken {
+        Taken {
+            end: self.end.min(other.end),
+            busiest: self.busiest.min(other.busiest),
+            peak: self.peak.min(other.peak),
+        }
     }
 
     /// What `times` further steps from `self` to `next` come to.
@@ -51,7 +60,13 @@ fn bound(setting: &Setting, scenario: &Scenario) -> Option<Floor> {
     let one = whole(setting, scenario, 1)?;
     let taken = match all {
         1 => one.0,
-        _ => one.0.further(whole(setting, scenario, 2)?.0, u64::from(all) - 1),
+        2 => whole(setting, scenario, 2)?.0,
+        _ => {
+            let two = whole(setting, scenario, 2)?.0;
+            let three = whole(setting, scenario, 3)?.0;
+            // The second micro-batch may do what only the first does, such as keeping its gradients.
+            one.0.further(two, u64::from(all) - 1).least(two.further(three, u64::from(all) - 2))
+        }
     };
     // More micro-batches hold no less than one.
     let memory = Bytes(one.0.peak) + one.1;
@@ -84,7 +99,10 @@ fn short(plan: &Plan, layers: u64) -> Option<Plan> {
     let wrap = &torch.fsdp.wrap;
     let blocks = &wrap.blocks;
     let inner = blocks.get(1..blocks.len().saturating_sub(1)).unwrap_or_default();
-    let even = inner.windows(2).all(|pair| pair[0] == pair[1]) && wrap.lists.is_empty() && wrap.modules.is_empty();
+    // One unit of all layers is gathered and stepped as one, which is less than many.
+    let units = blocks.iter().all(Option::is_some);
+    let even =
+        units && inner.windows(2).all(|pair| pair[0] == pair[1]) && wrap.lists.is_empty() && wrap.modules.is_empty();
     if !same || kinds > 1 || !even || torch.model.layers.count() <= layers || torch.pipeline.is_some() {
         return None;
     }
