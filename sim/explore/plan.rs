@@ -5,12 +5,14 @@
 //! ```
 //!
 //! A request names a model, machines and a batch. Each framework has a table of what may vary ([`space`]). The search proves what it
-//! skips ([`mod@search`]): a plan is left out because the scenario's checks refuse it, because a lower bound of its memory exceeds the
-//! device, or because a lower bound of its time exceeds the last plan that is ranked. What is ranked was simulated.
+//! skips ([`mod@search`]). A plan is left out for one of three reasons: the scenario's checks refuse it, a lower bound of its memory
+//! exceeds the device, or a lower bound of its time exceeds the last plan that is ranked. What is ranked was simulated.
 
 mod answer;
 mod candidate;
 mod error;
+mod figures;
+mod frameworks;
 pub mod html;
 pub mod json;
 mod money;
@@ -24,14 +26,14 @@ mod site;
 mod space;
 mod sure;
 pub mod text;
-mod wire;
 mod words;
 
 pub use answer::{Answer, OnSite, Ranked};
 pub use candidate::Candidate;
 pub use error::PlanError;
+pub use figures::Figures;
 pub use money::{Bill, Interval};
-pub use planned::{Figures, Planned};
+pub use planned::Planned;
 pub use prices::Price;
 pub use request::{Limits, Request};
 pub use search::{Counts, Found, Progress, Search, Simulated, Told, simulate};

@@ -4,10 +4,10 @@ use serde::Deserialize;
 use toml::{Spanned, Table, Value};
 
 use super::error::PlanError;
+use super::frameworks::{DEFAULT, SEARCHED};
 use super::prices::{self, Price};
 use super::quantity::{Amount, whole};
 use super::site::{self, Site};
-use super::space;
 use crate::files;
 use crate::hardware::{Size, Topology, Vendor};
 use crate::model::{ModelConfig, huggingface};
@@ -471,19 +471,19 @@ fn sizes_within(machine: &Topology, most: Option<u64>) -> Result<Vec<Value>, Pla
 fn frameworks(written: Option<&[Spanned<String>]>, sites: &[Site]) -> Result<Vec<Runtime>, PlanError> {
     let runs = |runtime: &Runtime| sites.iter().any(|site| site.machine.chip.vendor == runtime.vendor());
     let Some(written) = written else {
-        return Ok(space::DEFAULT.iter().filter_map(|name| Runtime::find(name)).filter(runs).collect());
+        return Ok(DEFAULT.iter().filter_map(|name| Runtime::find(name)).filter(runs).collect());
     };
     let one = |at: &Spanned<String>| {
         let name = at.get_ref();
-        let known = space::frameworks().collect::<Vec<_>>().join(", ");
+        let known = SEARCHED.join(", ");
         let Some(runtime) = Runtime::find(name) else {
-            let hint = did_you_mean(name, space::frameworks());
+            let hint = did_you_mean(name, SEARCHED);
             return Err(PlanError::request(
                 format!("there is no framework {name:?}{hint}"),
                 format!("write some of: {known}"),
             ));
         };
-        if space::of(name).is_none() {
+        if !SEARCHED.contains(&name.as_str()) {
             let problem = format!("plans are not searched for under {name}");
             return Err(PlanError::request(
                 problem,

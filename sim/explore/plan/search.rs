@@ -8,12 +8,13 @@
 //! Which plans are simulated at once, and where, changes nothing: an answer counts and keeps those alone whose bound is no higher than
 //! the last plan that is ranked, and these are the same in every order.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use rayon::prelude::*;
 
 use super::candidate::Candidate;
-use super::planned::{Figures, Planned};
+use super::figures::Figures;
+use super::planned::Planned;
 use super::request::Request;
 use super::site::Site;
 use super::space;
@@ -95,7 +96,7 @@ pub struct Search {
     /// How many of them were handed out.
     handed: usize,
     /// By the place of the candidate.
-    heard: HashMap<usize, Simulated>,
+    heard: BTreeMap<usize, Simulated>,
     /// The steps of plans that fit, the fastest first, as many as are ranked.
     steps: Vec<Time>,
 }
@@ -130,7 +131,7 @@ impl Search {
         }
         // The sort is stable: plans of one bound stay in the order of the space.
         legal.sort_by_key(|plan| plan.floor.step);
-        let (top, heard, steps) = (request.top, HashMap::new(), vec![]);
+        let (top, heard, steps) = (request.top, BTreeMap::new(), vec![]);
         Search { top, exhaustive, counts, refused, least, legal, handed: 0, heard, steps }
     }
 
@@ -193,7 +194,7 @@ impl Search {
 pub(super) fn search(request: &Request, site: &Site, floors: &Floors, exhaustive: bool, told: &Told<'_>) -> Found {
     let mut search = Search::new(request, site, floors, exhaustive, told);
     let all = candidates(request, site);
-    let bounds: HashMap<usize, Floor> = search.legal.iter().map(|plan| (plan.candidate.place, plan.floor)).collect();
+    let bounds: BTreeMap<usize, Floor> = search.legal.iter().map(|plan| (plan.candidate.place, plan.floor)).collect();
     loop {
         let places = search.next(AT_ONCE);
         if places.is_empty() {

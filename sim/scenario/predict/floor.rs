@@ -10,32 +10,17 @@
 //!   stage add. The plan's own schedule, replayed with these times, says what its stages wait for at least, and how many micro-batches
 //!   each rank holds. Plans that differ in stages, replicas and micro-batches alone share those few layers.
 
+mod bound;
 mod known;
 mod stages;
 mod walk;
 mod whole;
 
+pub use bound::Floor;
 pub use known::Floors;
 
 use crate::runtime::Parts;
 use crate::scenario::Scenario;
-use crate::units::{Bytes, Time};
-
-/// What a plan needs at least.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Floor {
-    /// Memory of the fullest device, with what lives outside the allocator \[B\]; zero where nothing is known.
-    pub memory: Bytes,
-    /// The steady step \[ps\]; zero where nothing is known.
-    pub step: Time,
-}
-
-impl Floor {
-    /// Whether the plan cannot fit the device.
-    pub fn exceeds(&self, capacity: Bytes) -> bool {
-        self.memory > capacity
-    }
-}
 
 impl Floors {
     /// What a scenario's plan needs at least.

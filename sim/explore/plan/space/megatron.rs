@@ -2,7 +2,7 @@
 
 use toml::{Table, Value};
 
-use super::{At, Axis, ON, context, counts, divisors, micro, some, tensor};
+use super::axis::{At, Axis, ON, context, counts, divisors, micro, some, tensor};
 
 /// The key of tensor-parallel ranks.
 const TP: &str = "mesh.tp";

@@ -2,7 +2,7 @@
 
 use toml::Value;
 
-use super::{At, Axis, ON, context, counts, micro, powers, some, tensor};
+use super::axis::{At, Axis, ON, context, counts, micro, powers, some, tensor};
 
 /// The key of tensor-parallel ranks.
 const TP: &str = "mesh.tp";

@@ -2,7 +2,7 @@
 
 use toml::Value;
 
-use super::{At, Axis, counts, powers, some};
+use super::axis::{At, Axis, FEWEST, counts, powers, some};
 use crate::runtime::spmd::Policy;
 
 pub(super) const AXES: &[Axis] = &[
@@ -28,9 +28,7 @@ fn context(at: &At<'_>) -> Vec<Option<Value>> {
     let Some(left) = at.left(&["mesh.tensor"]) else { return vec![] };
     let sequence = at.request.sequence;
     let fits = |chips: &u64| {
-        left.is_multiple_of(*chips)
-            && sequence.is_multiple_of(*chips)
-            && (*chips == 1 || sequence / chips >= super::FEWEST)
+        left.is_multiple_of(*chips) && sequence.is_multiple_of(*chips) && (*chips == 1 || sequence / chips >= FEWEST)
     };
     counts(powers(16).filter(fits))
 }

@@ -1,6 +1,6 @@
 //! DeepSpeed's ZeRO.
 
-use super::{Axis, ON, counts, micro, some};
+use super::axis::{Axis, ON, counts, micro, some};
 
 pub(super) const AXES: &[Axis] = &[
     Axis { key: "zero.stage", values: |_| counts([1, 2, 3]) },

@@ -1,6 +1,7 @@
 //! What the bounds of many plans share: costs by kernel, and walks of short pipelines, by machine and software.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::walk::{Walked, walk};
@@ -31,8 +32,11 @@ pub(super) struct Setting {
     regime: Regime,
     software: Software,
     costs: Mutex<Known>,
-    walks: Mutex<HashMap<Plan, Option<Arc<[Stage]>>>>,
+    walks: Mutex<Walks>,
 }
+
+/// Walks by plan, and plans by their hash.
+type Walks = BTreeMap<u64, Vec<(Plan, Option<Arc<[Stage]>>)>>;
 
 /// A class of ranks of a short program.
 #[derive(Clone, Copy, Debug)]
@@ -69,11 +73,15 @@ impl Setting {
     /// The same of a plan that many share.
     pub fn shared(&self, scenario: &Scenario, plan: Plan) -> Option<Arc<[Stage]>> {
         let walks = || self.walks.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = walks().get(&plan) {
+        let mut hasher = DefaultHasher::new();
+        plan.hash(&mut hasher);
+        let hash = hasher.finish();
+        let same = |known: &&(Plan, _)| known.0 == plan;
+        if let Some((_, known)) = walks().get(&hash).and_then(|known| known.iter().find(same)) {
             return known.clone();
         }
         let found = self.walks(scenario, &plan).map(Arc::from);
-        walks().insert(plan, found.clone());
+        walks().entry(hash).or_default().push((plan, found.clone()));
         found
     }
 }

@@ -9,9 +9,9 @@
 
 use std::sync::Arc;
 
-use super::known::{Setting, Stage};
+use super::bound::Floor;
+use super::known::{Floors, Setting, Stage};
 use super::walk::Walked;
-use super::{Floor, Floors};
 use crate::model::layer::Layers;
 use crate::runtime::Plan;
 use crate::runtime::megatron::{CudaGraphs, Recompute, Split};

@@ -4,9 +4,9 @@
 //! further on as it does between two small models, so going on from them is below what the whole model takes. Of what the second and the
 //! third micro-batch add, the less is taken for all that follow. Where layers differ, the plan itself is walked.
 
-use super::known::Setting;
+use super::bound::Floor;
+use super::known::{Floors, Setting};
 use super::walk::Walked;
-use super::{Floor, Floors};
 use crate::model::layer::Layers;
 use crate::plan::torch::Checkpoint;
 use crate::runtime::Plan;
