@@ -86,6 +86,9 @@ pub struct Limits {
     pub money: Option<(f64, String)>,
 }
 
+/// A key with values that a request gives; none stands for its default.
+pub(super) type Varied = (&'static str, Vec<Option<Value>>);
+
 /// A request, understood.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -108,7 +111,7 @@ pub struct Request {
     /// Keys that every plan has.
     pub set: Vec<(&'static str, Value)>,
     /// Keys whose values are given.
-    pub(super) vary: Vec<(&'static str, Vec<Option<Value>>)>,
+    pub(super) vary: Vec<Varied>,
     /// What a plan must keep to.
     pub limits: Limits,
     /// How many plans to rank.
@@ -374,7 +377,7 @@ fn set(table: &Table) -> Result<Vec<(&'static str, Value)>, PlanError> {
 /// A word that stands for the default of a key.
 const UNSET: &str = "unset";
 
-fn vary(table: &Table) -> Result<Vec<(&'static str, Vec<Option<Value>>)>, PlanError> {
+fn vary(table: &Table) -> Result<Vec<Varied>, PlanError> {
     let one = |(name, value): (String, Value)| match (key(&name)?, value) {
         (key, Value::Array(values)) if !values.is_empty() => Ok((
             key,

@@ -10,17 +10,12 @@ mod torch;
 mod xla;
 mod zero;
 
-use toml::Value;
-
 pub use axis::Keys;
 use axis::{At, Axis};
 
-use super::request::Request;
+use super::request::{Request, Varied};
 use super::site::Site;
 use crate::scenario::Runtime;
-
-/// A key with values that a request gives; none stands for its default.
-type Varied = (&'static str, Vec<Option<Value>>);
 
 /// A framework that plans are searched for.
 pub(super) struct Space {

@@ -258,16 +258,10 @@ fn counted(answer: &Answer, on: &OnSite) -> String {
 fn runner_up(first: &Ranked, second: &Ranked) -> String {
     let (one, other) = (&first.plan, &second.plan);
     let more = other.step.seconds() - one.step.seconds();
-    let parts: [(&str, fn(&Breakdown) -> Time); 5] = [
-        ("compute", |b| b.compute),
-        ("exposed communication", |b| b.exposed_communication),
-        ("pipeline bubble", |b| b.bubble),
-        ("host", |b| b.host_bound),
-        ("waiting", |b| b.waiting),
-    ];
-    let mut changes: Vec<(f64, &str)> = parts
-        .iter()
-        .map(|(name, part)| (part(&other.breakdown).seconds() - part(&one.breakdown).seconds(), *name))
+    let parts = |b: &Breakdown| [b.compute, b.exposed_communication, b.bubble, b.host_bound, b.waiting];
+    let names = ["compute", "exposed communication", "pipeline bubble", "host", "waiting"];
+    let mut changes: Vec<(f64, &str)> = (parts(&one.breakdown).into_iter().zip(parts(&other.breakdown)).zip(names))
+        .map(|((one, other), name)| (other.seconds() - one.seconds(), name))
         .filter(|(change, _)| change.abs() >= 1e-3 * one.step.seconds())
         .collect();
     changes.sort_by(|a, b| b.0.abs().total_cmp(&a.0.abs()));
