@@ -23,6 +23,7 @@ mod quantity;
 mod request;
 mod search;
 mod site;
+mod sites;
 mod space;
 mod sure;
 pub mod text;

@@ -5,11 +5,11 @@ use toml::{Spanned, Table, Value};
 
 use super::error::PlanError;
 use super::frameworks::{DEFAULT, SEARCHED};
-use super::prices::{self, Price};
+use super::prices;
 use super::quantity::{Amount, whole};
-use super::site::{self, Site};
+use super::site::Site;
+use super::sites::{Machine, sites};
 use crate::files;
-use crate::hardware::{Size, Topology, Vendor};
 use crate::model::{ModelConfig, huggingface};
 use crate::near::did_you_mean;
 use crate::scenario::{Draft, Runtime, keys, relative};
@@ -43,18 +43,6 @@ pub struct Written {
     prices: Option<Spanned<String>>,
     /// How many plans to rank.
     top: Option<Spanned<i64>>,
-}
-
-/// A machine of a request.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Machine {
-    /// A shipped name, or the path of a topology file.
-    name: Spanned<String>,
-    /// Its size, or several to try: nodes, or slices of a TPU pod.
-    size: Option<Spanned<Value>>,
-    /// What a chip costs for an hour, such as `"2.99 USD"`.
-    price: Option<Spanned<String>>,
 }
 
 /// What a plan must keep to, as written.
@@ -124,9 +112,6 @@ pub struct Request {
 const TOP: usize = 10;
 /// The most that can be ranked.
 const MOST_TOP: i64 = 1_000;
-/// The most nodes that are tried where a request gives no size.
-const MOST_NODES: u32 = 4_096;
-
 impl Request {
     /// Reads a request's file; `file` names it in errors, and paths in it are relative to its folder.
     pub fn parse(file: &str, text: &str) -> Result<Request, PlanError> {
@@ -209,7 +194,7 @@ fn understood(file: &str, written: Written) -> Result<Request, PlanError> {
         }
     };
     let most = written.limits.chips.as_ref().map(|at| positive("limits.chips", *at.get_ref())).transpose()?;
-    let sites = sites(file, &written.machine, (&prices, most), &limits, &mut notes)?;
+    let sites = sites(file, &written.machine, (&prices, most), limits.money.as_ref(), &mut notes)?;
     let frameworks = frameworks(written.frameworks.as_deref(), &sites)?;
     let top = written.top.as_ref().map_or(Ok(TOP as i64), |at| match *at.get_ref() {
         top @ 1..=MOST_TOP => Ok(top),
@@ -389,86 +374,6 @@ fn vary(table: &Table) -> Result<Vec<Varied>, PlanError> {
         }
     };
     flat(table).into_iter().map(one).collect()
-}
-
-fn sites(
-    file: &str,
-    machines: &[Machine],
-    (prices, most): (&[Price], Option<u64>),
-    limits: &Limits,
-    notes: &mut Vec<String>,
-) -> Result<Vec<Site>, PlanError> {
-    if machines.is_empty() {
-        return Err(PlanError::request("the request names no machine", "write [[machine]] with name and size"));
-    }
-    let mut sites = vec![];
-    for machine in machines {
-        let name = relative(file, machine.name.get_ref());
-        let load = |size: &Size| {
-            Topology::load(&name, size).map_err(|error| PlanError::Unknown(format!("machine {name:?}: {error}")))
-        };
-        let least = load(&Size::Smallest)?;
-        let price = match &machine.price {
-            None => prices.iter().find(|price| price.machine == least.name).cloned(),
-            Some(at) => {
-                let (per_chip_hour, currency) = prices::written(at.get_ref()).ok_or_else(|| {
-                    let problem = format!("the price {:?} of {name} is no amount of money", at.get_ref());
-                    PlanError::request(problem, "write price = \"2.99 USD\", for one chip and one hour")
-                })?;
-                let (date, source) = (String::new(), "the request".to_owned());
-                Some(Price { machine: least.name.clone(), per_chip_hour, currency, date, source })
-            }
-        };
-        if let (Some((_, asked)), Some(known)) = (&limits.money, &price)
-            && *asked != known.currency
-        {
-            let problem = format!("limits.money is in {asked}, and the price of {} in {}", least.name, known.currency);
-            return Err(PlanError::request(problem, "write both in one currency"));
-        }
-        let written: Vec<Value> = match machine.size.as_ref().map(Spanned::get_ref) {
-            Some(Value::Array(sizes)) => sizes.clone(),
-            Some(one) => vec![one.clone()],
-            None => sizes_within(&least, most)?,
-        };
-        if machine.size.is_none() {
-            let sizes: Vec<String> = written.iter().map(Value::to_string).collect();
-            notes.push(format!("{} has no size: {} are tried", least.name, sizes.join(", ")));
-        }
-        for size in written {
-            let (written, size) = site::size(&size).ok_or_else(|| {
-                let problem = format!("{size} is no size of {name}");
-                PlanError::request(problem, "write size = 16, in nodes, or size = \"16x16\", a slice of a TPU pod")
-            })?;
-            sites.push(Site::new(machine.name.get_ref(), written, load(&size)?, price.clone()));
-        }
-    }
-    if let (Some(_), Some(site)) = (&limits.money, sites.iter().find(|site| site.price.is_none())) {
-        let problem = format!("limits.money asks what {} costs, and it has no price", site.machine.name);
-        return Err(PlanError::request(problem, "write its price, such as --price 2.99"));
-    }
-    Ok(sites)
-}
-
-/// Nodes in powers of two, as many as a budget of chips allows.
-fn sizes_within(machine: &Topology, most: Option<u64>) -> Result<Vec<Value>, PlanError> {
-    let Some(most) = most else {
-        let problem = format!("{} has no size, and the request no budget of chips", machine.name);
-        return Err(PlanError::request(problem, "write size = 16, in nodes, or limits.chips = 1024"));
-    };
-    if machine.chip.vendor == Vendor::Google {
-        let problem = format!("{} is rented as slices, and the request names none", machine.name);
-        return Err(PlanError::request(problem, "write size = [\"4x8\", \"8x8\"]"));
-    }
-    let per_node = u64::from(machine.node.chips);
-    let nodes: Vec<Value> = std::iter::successors(Some(1_u32), |nodes| nodes.checked_mul(2))
-        .take_while(|&nodes| nodes <= MOST_NODES && u64::from(nodes) * per_node <= most)
-        .map(|nodes| Value::from(i64::from(nodes)))
-        .collect();
-    if nodes.is_empty() {
-        let problem = format!("limits.chips = {most} is less than one node of {}, which has {per_node}", machine.name);
-        return Err(PlanError::request(problem, format!("write limits.chips = {per_node} or more")));
-    }
-    Ok(nodes)
 }
 
 fn frameworks(written: Option<&[Spanned<String>]>, sites: &[Site]) -> Result<Vec<Runtime>, PlanError> {
