@@ -112,7 +112,7 @@ fn plot(answer: &Answer) -> Markup {
                 @for (site, place, plan) in &plans {
                     @let filled = answer.front.contains(&(*site, *place));
                     @let words = said(answer, *site, plan);
-                    circle.dot class=(format!("stroke {} {}", MACHINES[site % MACHINES.len()], if filled { "fill" } else { "hollow" }))
+                    circle class=(format!("dot stroke {} {}", MACHINES[site % MACHINES.len()], if filled { "fill" } else { "hollow" }))
                         cx=(x.at(plan.memory.gib())) cy=(y.at(rate(plan))) r="5" stroke-width="1.5" tabindex="0" role="img"
                         aria-label=(words) data-words=(words) { title { (words) } }
                 }
@@ -153,7 +153,7 @@ fn bar(parts: &[(String, f64, &'static str)]) -> Markup {
     let label: Vec<String> = parts.iter().map(|(name, ..)| name.clone()).collect();
     html! {
         span.shares role="img" aria-label=(label.join(", ")) title=(label.join(", ")) {
-            @for (_, size, class) in parts { i.swatch class=(class) style=(format!("width:{:.2}%", 100.0 * size / whole)) {} }
+            @for (_, size, class) in parts { i class=(format!("swatch {class}")) style=(format!("width:{:.2}%", 100.0 * size / whole)) {} }
         }
     }
 }
