@@ -7,7 +7,7 @@
 //! MFU in billionths.
 //!
 //! What lies between must be a run that somebody could start. Another layout, or another framework, is one decision of many keys
-//! ([`unit`]). A stage that is no scenario (more nodes, and not yet the mesh for them), or that does not fit although A and B do, is
+//! ([`mod@unit`]). A stage that is no scenario (more nodes, and not yet the mesh for them), or that does not fit although A and B do, is
 //! joined with the first later difference that makes it one that runs, or failing that with as few of those that follow as make it one
 //! ([`way`]). Since order matters, every row is simulated alone on A as well.
 
