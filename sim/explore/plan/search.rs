@@ -193,17 +193,16 @@ impl Search {
 /// Searches the plans of a machine; if `exhaustive`, all legal ones are simulated.
 pub(super) fn search(request: &Request, site: &Site, floors: &Floors, exhaustive: bool, told: &Told<'_>) -> Found {
     let mut search = Search::new(request, site, floors, exhaustive, told);
-    let all = candidates(request, site);
-    let bounds: BTreeMap<usize, Floor> = search.legal.iter().map(|plan| (plan.candidate.place, plan.floor)).collect();
     loop {
+        let from = search.handed;
         let places = search.next(AT_ONCE);
         if places.is_empty() {
             return search.found();
         }
-        let said: Vec<Simulated> = places
+        let said: Vec<Simulated> = search.legal[from..search.handed]
             .par_iter()
-            .map(|&(place, _)| {
-                let said = judge(request, site, &all[place], bounds.get(&place).copied().filter(|_| !exhaustive));
+            .map(|plan| {
+                let said = judge(request, site, &plan.candidate, Some(plan.floor).filter(|_| !exhaustive));
                 told(Progress::Simulated);
                 said
             })

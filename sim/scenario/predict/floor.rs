@@ -5,7 +5,8 @@
 //! and fragmentation of the allocator, the host, messages between stages, what overlapping kernels take from one another, and
 //! whatever happens once in a step.
 //!
-//! - **Ranks that run the whole model** ([`whole`]): one micro-batch is written, and its work is counted once for each micro-batch.
+//! - **Ranks that run the whole model** ([`whole`]): models of three and of four of its layers say what a layer adds, and up to three
+//!   micro-batches what each further one does.
 //! - **Models split on Megatron's axes** ([`stages`]): a few layers say what a layer costs and keeps, and what the first and the last
 //!   stage add. The plan's own schedule, replayed with these times, says what its stages wait for at least, and how many micro-batches
 //!   each rank holds. Plans that differ in stages, replicas and micro-batches alone share those few layers.
