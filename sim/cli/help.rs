@@ -49,7 +49,6 @@ pub const RUN: &str = help!(
 
 pub const CEILING: &str = help!(
     "  windtunnel ceiling scenarios/llama3.1-8b-long-context-8xh200.toml
-  windtunnel ceiling my.toml --compare recompute
   windtunnel ceiling my.toml --compare cp=1,2,4
   windtunnel ceiling my.toml --max 65536 --html ceiling.html",
     "    0  the answer was found",
