@@ -31,14 +31,16 @@ mod exchange;
 pub mod float8;
 mod joint;
 mod kernels;
+mod known;
 mod nodes;
 mod order;
 mod partition;
 mod pipelined;
 mod reuse;
 
-pub use compiled::{Compiled, Kernel, Launch, Options, Policy, Tensor, TensorId};
+pub use self::compiled::{Compiled, Kernel, Launch, Options, Policy, Tensor, TensorId};
 pub use float8::Float8;
+pub use known::compiled;
 
 use super::graph::{Graph, Op};
 

@@ -1,5 +1,7 @@
 //! What is decided before the first instruction: graphs of the distinct modules, parameters in registration order.
 
+use std::sync::Arc;
+
 pub(in crate::runtime) use super::part::Part;
 use crate::model::Layer;
 use crate::model::autocast;
@@ -42,7 +44,7 @@ pub(in crate::runtime) struct Graphs {
     /// For each block, its graph.
     pub of_block: Vec<usize>,
     /// Compiled blocks, one for each graph and policy in use.
-    pub compiled: Vec<Compiled>,
+    pub compiled: Vec<Arc<Compiled>>,
     /// For each block, what it was compiled to, if it was.
     pub compiled_block: Vec<Option<usize>>,
     pub head: Head,
@@ -110,7 +112,7 @@ pub(in crate::runtime) fn graphs(job: &TorchPlan) -> Graphs {
 }
 
 /// Compiles each graph once for each policy.
-fn compile_blocks(job: &TorchPlan, blocks: &[Graph], of_block: &[usize]) -> (Vec<Compiled>, Vec<Option<usize>>) {
+fn compile_blocks(job: &TorchPlan, blocks: &[Graph], of_block: &[usize]) -> (Vec<Arc<Compiled>>, Vec<Option<usize>>) {
     if !job.compile {
         return (vec![], vec![None; of_block.len()]);
     }
@@ -126,7 +128,7 @@ fn compile_blocks(job: &TorchPlan, blocks: &[Graph], of_block: &[usize]) -> (Vec
         };
         let at = known.iter().position(|&made| made == (graph, policy)).unwrap_or_else(|| {
             known.push((graph, policy));
-            compiled.push(fuse::compile(&blocks[graph], policy, options));
+            compiled.push(fuse::compiled(&blocks[graph], policy, options));
             compiled.len() - 1
         });
         Some(at)
