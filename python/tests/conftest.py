@@ -1,4 +1,4 @@
-"""What tests share: the root of the repository, the command, a small scenario."""
+"""What tests share: the root of the repository, the command, a small scenario, a small request."""
 
 from __future__ import annotations
 
@@ -39,6 +39,21 @@ def small() -> dict:
         "model": {"name": "llama-3.1-8b", "layers": 2},
         "mesh": {"dp_shard": 8},
         "batch": {"sequence": 2048, "micro": 1},
+    }
+
+
+@pytest.fixture
+def asked() -> dict:
+    """Four layers of Llama-3.1-8B on one node and on two: an answer takes some tenths of a second."""
+    return {
+        "model": "llama-3.1-8b",
+        "sequence": 2048,
+        "global_batch": 64,
+        "tokens": "10B",
+        "frameworks": ["fsdp2"],
+        "top": 3,
+        "machine": [{"name": "h100-sxm-80gb", "size": [1, 2], "price": "2.5 USD"}],
+        "set": {"model.layers": 4},
     }
 
 
