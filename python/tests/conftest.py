@@ -57,5 +57,12 @@ def asked() -> dict:
     }
 
 
+@pytest.fixture
+def unanswered(asked) -> dict:
+    """A request that no plan can answer. It leaves few plans, because requests near it are searched, too."""
+    few = {"mesh.tp": [1], "mesh.cp": [1], "mesh.dp_replicate": [1], "batch.micro": [1]}
+    return {**asked, "top": 1, "vary": few, "limits": {"headroom": "79 GiB"}}
+
+
 LARGE = "scenarios/gpt3-175b-megatron-1024xa100.toml"
 """A scenario whose prediction takes long enough to see what happens meanwhile."""

@@ -75,9 +75,13 @@ def test_who_stops_early_leaves_no_task_running():
     parts = windtunnel.ray.spread(task, 512, batch=1, retries=3)
     assert next(parts)[0].prediction
     parts.close()
+    # All of them would take more than a minute.
+    wait_for_idle_workers()
+
+
+def wait_for_idle_workers() -> None:
     until = time.monotonic() + 20
     while running_workers():
-        # All of them would take more than a minute.
         assert time.monotonic() < until
         time.sleep(0.1)
 
@@ -178,11 +182,15 @@ def test_what_one_worker_finds_prunes_the_plans_of_others(asked):
     # In vain are those alone that other processors simulate at that moment: one for each machine here.
     assert needed <= simulated <= needed + 2
     assert simulated < legal / 5
-    every = windtunnel.ray.plan(asked, exhaustive=True, progress=lambda *said: heard.append(said))
-    *_, simulated = heard[-1]
-    assert simulated == sum(count.legal for count in counts)
-    assert [plan.keys for plan in every.plans()] == [plan.keys for plan in spread.plans()]
-    assert every.text == windtunnel.plan(asked, exhaustive=True).text
+
+
+def test_an_exhaustive_search_hands_out_every_legal_plan(asked):
+    asked["vary"] = {"mesh.tp": [1], "mesh.cp": [1]}
+    heard = []
+    spread = windtunnel.ray.plan(asked, exhaustive=True, progress=lambda *said: heard.append(said))
+    assert heard[-1][-1] == sum(machine.counts.legal for machine in spread.machines)
+    assert spread.text == windtunnel.plan(asked, exhaustive=True).text
+    assert [plan.keys for plan in spread.plans()] == [plan.keys for plan in windtunnel.plan(asked).plans()]
 
 
 # Each plan takes some tenths of a second, so that a worker is killed within one.
@@ -213,6 +221,16 @@ def test_a_worker_that_is_killed_changes_no_plan():
     assert spread.text == windtunnel.plan(SLOW).text
 
 
+def test_an_exception_of_progress_ends_a_search_and_leaves_no_task_running():
+    def enough(looked, plans, simulated):
+        if simulated:
+            raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        windtunnel.ray.plan(SLOW, progress=enough)
+    wait_for_idle_workers()
+
+
 def test_paths_of_a_request_mean_what_they_mean_to_the_caller(asked, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copy(Path(__file__).parents[2] / "topologies" / "h100-sxm-80gb.toml", "mine.toml")
@@ -227,11 +245,11 @@ def test_paths_of_a_request_mean_what_they_mean_to_the_caller(asked, tmp_path, m
     assert smaller.text == windtunnel.plan(asked).text
 
 
-def test_a_request_s_errors_are_those_of_one_process(asked):
-    for change in [{"modle": "llama-3.1-8b"}, {"limits": {"headroom": "79 GiB"}}]:
+def test_a_request_s_errors_are_those_of_one_process(asked, unanswered):
+    for wrong in [{**asked, "modle": "llama-3.1-8b"}, unanswered]:
         said = []
         for plan in [windtunnel.plan, windtunnel.ray.plan]:
             with pytest.raises(windtunnel.ScenarioError) as raised:
-                plan({**asked, **change})
+                plan(wrong)
             said.append(str(raised.value))
         assert said[0] == said[1]

@@ -259,7 +259,7 @@ MONEY = ("days", "chip_hours", "money", "per_billion_tokens")
 
 
 def _flat(machine: Machine, plan: Plan) -> dict[str, Any]:
-    flat = {"machine": machine.name, "size": machine.size, "chips": machine.chips, "rank": plan.rank}
+    flat: dict[str, Any] = {"machine": machine.name, "size": machine.size, "chips": machine.chips, "rank": plan.rank}
     flat.update(plan.keys, framework=plan.framework)
     flat.update((name, getattr(plan, name)) for name in FIGURES)
     for name in MONEY:
@@ -297,7 +297,8 @@ def _machine(place: int, report: Mapping[str, Any]) -> Machine:
 
 
 def _plan(machine: int, report: Mapping[str, Any]) -> Plan:
-    bill = {name: Interval(**value) if isinstance(value, dict) else value for name, value in report["bill"].items()}
+    bill: dict[str, Any] = dict(report["bill"])
+    bill.update((name, Interval(**value)) for name, value in bill.items() if isinstance(value, dict))
     own = ("rank", "probability_that_the_first_is_faster", "tied_with_the_first", "breaks")
     return Plan(
         **_layout(machine, report),

@@ -47,7 +47,7 @@ def plan(
     # Sent once, not with each plan.
     task = ray.put(functools.partial(_simulate, source, exhaustive, os.getcwd(), _windtunnel.VERSION, uuid.uuid4().hex))
     run = ray.remote(_run).options(name="windtunnel", num_cpus=1, max_retries=retries)
-    pending: dict[ray.ObjectRef, _windtunnel.Handed] = {}
+    pending: dict[ray.ObjectRef[str], _windtunnel.Handed] = {}
     try:
         while True:
             while len(pending) < _processors() and (handed := search.next()) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import ray
 
@@ -24,7 +25,7 @@ def as_the_caller(folder: str, version: str) -> Iterator[None]:
             raise ScenarioError(f"{error}\non {_place()}, in {os.getcwd()}", error.code) from None
 
 
-def answer_of(reference: ray.ObjectRef) -> object:
+def answer_of(reference: ray.ObjectRef[Any]) -> Any:
     """What a task returns. Its ScenarioError is raised as it is."""
     try:
         return ray.get(reference)
