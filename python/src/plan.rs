@@ -71,7 +71,7 @@ impl Search {
         })
     }
 
-    /// The next plan to simulate; none where none is known yet to be worth it.
+    /// The next plan to simulate. There is none if the bounds of all others are above the last ranked step so far.
     fn next(&mut self) -> Option<Handed> {
         self.sites.iter_mut().enumerate().find_map(|(site, search)| {
             let (place, floor) = search.next(1).pop()?;
@@ -121,7 +121,7 @@ impl Worker {
         py.detach(|| Ok(Worker { worker: plan::Worker::new(request), pool: pool::of(1)? }))
     }
 
-    /// Simulates a plan that a search handed out, and says what the search is to hear. An exhaustive search takes nothing from bounds.
+    /// Simulates a plan that a search handed out. The text that it returns is for the search to hear. An exhaustive search uses no bounds.
     fn simulate(&self, py: Python<'_>, handed: Handed, exhaustive: bool) -> PyResult<String> {
         let (site, place, step, memory) = handed;
         let floor = Some(Floor { step: Time(step), memory: Bytes(memory) }).filter(|_| !exhaustive);

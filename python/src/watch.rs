@@ -15,10 +15,10 @@ use windtunnel::explore::plan::{Progress, Told};
 /// How long the caller's thread waits before it looks at signals.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// What unwinds a search that nobody waits for any more.
+/// The payload that unwinds a search whose caller has stopped waiting.
 struct Stopped;
 
-/// Tells what is new until nobody sends any more, or until the one who is told has enough. Now and then nothing is new.
+/// Passes on what is sent until all senders are gone, or until `tick` fails. While nothing is sent, `tick` is called with nothing.
 pub fn listen<T>(heard: &Receiver<T>, mut tick: impl FnMut(Vec<T>) -> PyResult<()>) -> PyResult<()> {
     loop {
         let news = match heard.recv_timeout(PATIENCE) {
@@ -30,9 +30,10 @@ pub fn listen<T>(heard: &Receiver<T>, mut tick: impl FnMut(Vec<T>) -> PyResult<(
     }
 }
 
-/// Searches for plans in a pool. `tick` hears on this thread how far that has come; with an error it ends the search.
+/// Searches for plans in a pool. `tick` hears on this thread how far the search has come; an error of it ends the search.
 ///
-/// A search has no way out but its progress, which every plan tells. There it unwinds, and what it had found is dropped.
+/// A search cannot be asked to stop, but it tells its progress after every plan. To end it, that call unwinds, and what it has found is
+/// dropped.
 pub fn search<T: Send>(
     pool: &ThreadPool,
     work: impl FnOnce(&Told<'_>) -> T + Send,

@@ -10,8 +10,8 @@ the same to the byte as in one process, wherever tasks run and however often a k
 
 ``plan`` is ``windtunnel.plan`` on the cluster, with the same answer to the byte.
 
-Workers need no copy of the scenario's or the request's file. Files that it names, such as a topology, must be readable on
-every node under the same path; relative ones are looked for from the directory of the calling process.
+Workers need no copy of the file of a scenario or a request. Files that it names, such as a topology, must be readable on every node under
+the same path; relative ones are looked for from the directory of the calling process.
 """
 
 from __future__ import annotations
