@@ -179,9 +179,8 @@ def test_what_one_worker_finds_prunes_the_plans_of_others(asked):
     legal = sum(count.legal - count.too_large for count in counts)
     needed = sum(count.simulated for count in counts)
     *_, simulated = heard[-1]
-    # In vain are those alone that other processors simulate at that moment: one for each machine here.
-    assert needed <= simulated <= needed + 2
-    assert simulated < legal / 5
+    # Some are simulated in vain, because they were handed out before the steps were known that beat them.
+    assert needed <= simulated < legal / 5, (needed, simulated, legal)
 
 
 def test_an_exhaustive_search_hands_out_every_legal_plan(asked):

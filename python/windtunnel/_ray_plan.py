@@ -1,7 +1,7 @@
 """The planner on a Ray cluster: the caller proves what need not be simulated, and workers simulate the rest.
 
 There are as many tasks as processors, and each simulates one plan. Whenever one ends, the caller hears the plan's step and hands out the
-next plan. A plan whose bound is above the last ranked step so far is not handed out, so that what one worker finds saves the others work.
+next plan. It skips plans whose bound is above the last ranked step so far, so that what one worker finds saves the others work.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def plan(
             be readable on every node under the same path.
         exhaustive: Whether to simulate every legal plan. The ranking is the same.
         retries: How often a task is run again whose worker was killed.
-        progress: Called with how many plans are looked at, how many there are to look at, and how many are simulated. Which plans are
-            simulated in vain depends on the cluster, so that the last number may be above ``Counts.simulated``.
+        progress: Called with how many plans are looked at, how many there are to look at, and how many are simulated. The last number may
+            end above ``Counts.simulated``: some plans are handed out before the steps are known that beat them.
 
     Raises:
         ScenarioError: The request is wrong, the caller or a worker cannot read a file that it names, or no plan does what is asked.
