@@ -1,8 +1,9 @@
-//! A scenario that cannot be simulated, as Python's exception `windtunnel.ScenarioError` or as the refusal in a row of a sweep.
+//! A scenario or a request without an answer, as Python's exception `windtunnel.ScenarioError` or as the refusal in a row of a sweep.
 
 use pyo3::prelude::*;
 
 use windtunnel::cost::ProfileError;
+use windtunnel::explore::plan::PlanError;
 use windtunnel::hardware::HardwareError;
 use windtunnel::model::huggingface::ModelError;
 use windtunnel::scenario::{ScenarioError, reason};
@@ -14,6 +15,14 @@ mod python {
 /// The exception, with the text that the command prints.
 pub fn raised(error: &ScenarioError) -> PyErr {
     python::ScenarioError::new_err((error.to_string(), code(error)))
+}
+
+/// The exception of a request that has no answer.
+pub fn unplanned(error: &PlanError) -> PyErr {
+    match error {
+        PlanError::Scenario(error) => raised(error),
+        other => python::ScenarioError::new_err((other.to_string(), None::<&str>)),
+    }
 }
 
 /// The first code of a refusal.

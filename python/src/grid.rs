@@ -6,9 +6,8 @@
 use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -20,9 +19,7 @@ use windtunnel::scenario::{Draft, ScenarioError};
 use windtunnel::{Scenario, Settings, keys, predict};
 
 use crate::errors::{Refusal, is_of_a_file, raised};
-
-/// How long the caller's thread waits before it looks at signals.
-const PATIENCE: Duration = Duration::from_millis(100);
+use crate::watch::listen;
 
 /// A key and the values that it takes; without one it is left to its default.
 pub struct Axis {
@@ -95,7 +92,11 @@ impl Grid {
                 let part = range.into_par_iter().with_max_len(1);
                 pool.install(|| part.map_with(done, one).collect::<Result<Vec<Row>, Stop>>())
             });
-            let told = listen(&heard, &tick);
+            let mut done = 0;
+            let told = listen(&heard, |news: Vec<()>| {
+                done += news.len();
+                tick(done)
+            });
             asked.store(told.is_err(), Ordering::Relaxed);
             let rows = work.join().unwrap_or_else(|panic| resume_unwind(panic));
             told?;
@@ -140,19 +141,6 @@ impl Grid {
             put(&mut draft, key, value.as_ref());
         }
         draft
-    }
-}
-
-/// Tells how many are done until all are, or until the one who is told has enough.
-fn listen(heard: &mpsc::Receiver<()>, tick: impl Fn(usize) -> PyResult<()>) -> PyResult<()> {
-    let mut done = 0;
-    loop {
-        match heard.recv_timeout(PATIENCE) {
-            Ok(()) => done += 1 + heard.try_iter().count(),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Ok(()),
-        }
-        tick(done)?;
     }
 }
 

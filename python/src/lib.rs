@@ -1,16 +1,19 @@
 //! The native half of the Python package `windtunnel`: text in, text out.
 //!
 //! Python's objects become TOML ([`values`]), a scenario is simulated without the interpreter's lock ([`pool`]), and a prediction goes
-//! back as the JSON that `windtunnel run --json` writes. [`grid`] is the one loop over many scenarios. Dataclasses, documentation and
-//! Ray are in `python/windtunnel/`. To add a function: here, and in `_windtunnel.pyi`.
+//! back as the JSON that `windtunnel run --json` writes. [`grid`] is the one loop over many scenarios, and [`mod@plan`] searches for
+//! layouts. Dataclasses, documentation and Ray are in `python/windtunnel/`. To add a function: here, and in `_windtunnel.pyi`.
 
 mod errors;
 mod grid;
+mod plan;
 mod pool;
 mod values;
+mod watch;
 
 use std::path::PathBuf;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyMapping;
 
@@ -20,20 +23,27 @@ use windtunnel::{Scenario, Settings, files, predict as simulate};
 
 use errors::raised;
 
-/// What errors and reports call a scenario that is no file.
-const NAMELESS: &str = "scenario";
-
-/// The name and the text of a scenario: a path, or a mapping with the keys of a scenario file.
+/// The name and the text of a file: of a path, or of a mapping with the keys of such a file. `what` it is names a mapping in errors and
+/// reports: a scenario or a request.
 #[pyfunction]
-fn source(scenario: &Bound<'_, PyAny>) -> PyResult<(String, String)> {
-    if let Ok(keys) = scenario.cast::<PyMapping>() {
-        return Ok((NAMELESS.to_owned(), values::table(keys)?.to_string()));
+#[pyo3(signature = (given, what="scenario"))]
+fn source(given: &Bound<'_, PyAny>, what: &str) -> PyResult<(String, String)> {
+    if let Ok(keys) = given.cast::<PyMapping>() {
+        return Ok((what.to_owned(), values::table(keys)?.to_string()));
     }
-    let path: PathBuf = scenario.extract().map_err(|_| values::unfit("the scenario", scenario, "a path or a dict"))?;
+    let unfit = |_| values::unfit(&format!("the {what}"), given, "a path or a dict");
+    let path: PathBuf = given.extract().map_err(unfit)?;
     let file = path.display().to_string();
     let text = files::text(&path)
         .map_err(|error| raised(&ScenarioError::Unreadable { path: file.clone(), reason: error.to_string() }))?;
     Ok((file, text))
+}
+
+/// The keys of a TOML file, as JSON.
+#[pyfunction]
+fn keys(text: &str) -> PyResult<String> {
+    let keys: toml::Table = text.parse().map_err(|why: toml::de::Error| PyValueError::new_err(why.to_string()))?;
+    serde_json::to_string(&keys).map_err(|why| PyValueError::new_err(why.to_string()))
 }
 
 /// One prediction, as the JSON that `windtunnel run --json` writes.
@@ -86,8 +96,12 @@ fn sweep(
 fn _windtunnel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(source, module)?)?;
+    module.add_function(wrap_pyfunction!(keys, module)?)?;
     module.add_function(wrap_pyfunction!(predict, module)?)?;
     module.add_function(wrap_pyfunction!(points, module)?)?;
     module.add_function(wrap_pyfunction!(sweep, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::whole, module)?)?;
+    module.add_class::<plan::Search>()?;
+    module.add_class::<plan::Worker>()?;
     Ok(())
 }

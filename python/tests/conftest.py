@@ -1,4 +1,4 @@
-"""What tests share: the root of the repository, the command, a small scenario."""
+"""What tests share: the root of the repository, the command, a small scenario, a small request."""
 
 from __future__ import annotations
 
@@ -40,6 +40,28 @@ def small() -> dict:
         "mesh": {"dp_shard": 8},
         "batch": {"sequence": 2048, "micro": 1},
     }
+
+
+@pytest.fixture
+def asked() -> dict:
+    """Four layers of Llama-3.1-8B on one node and on two: an answer takes some tenths of a second."""
+    return {
+        "model": "llama-3.1-8b",
+        "sequence": 2048,
+        "global_batch": 64,
+        "tokens": "10B",
+        "frameworks": ["fsdp2"],
+        "top": 3,
+        "machine": [{"name": "h100-sxm-80gb", "size": [1, 2], "price": "2.5 USD"}],
+        "set": {"model.layers": 4},
+    }
+
+
+@pytest.fixture
+def unanswered(asked) -> dict:
+    """A request that no plan can answer. It leaves few plans, because requests near it are searched, too."""
+    few = {"mesh.tp": [1], "mesh.cp": [1], "mesh.dp_replicate": [1], "batch.micro": [1]}
+    return {**asked, "top": 1, "vary": few, "limits": {"headroom": "79 GiB"}}
 
 
 LARGE = "scenarios/gpt3-175b-megatron-1024xa100.toml"

@@ -1,4 +1,4 @@
-"""A sweep on a Ray cluster is the one-process sweep to the byte, also where workers are killed."""
+"""A sweep or a plan on a Ray cluster is that of one process to the byte, also where workers are killed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -74,9 +75,13 @@ def test_who_stops_early_leaves_no_task_running():
     parts = windtunnel.ray.spread(task, 512, batch=1, retries=3)
     assert next(parts)[0].prediction
     parts.close()
+    # All of them would take more than a minute.
+    wait_for_idle_workers()
+
+
+def wait_for_idle_workers() -> None:
     until = time.monotonic() + 20
     while running_workers():
-        # All of them would take more than a minute.
         assert time.monotonic() < until
         time.sleep(0.1)
 
@@ -154,3 +159,96 @@ def test_errors_are_the_caller_s_own(small):
         windtunnel.ray.sweep(small, {}, batch=0)
     with pytest.raises(ValueError, match="keep is 0"):
         windtunnel.ray.best(small, {}, keep=0)
+
+
+def test_a_plan_is_that_of_one_process_to_the_byte(asked):
+    # Two machines, and plans of two frameworks.
+    asked["frameworks"] = ["fsdp2", "megatron"]
+    heard = []
+    spread = windtunnel.ray.plan(asked, progress=lambda *said: heard.append(said))
+    alone = windtunnel.plan(asked)
+    assert spread.text == alone.text and spread == alone
+    assert [len(machine.plans) for machine in spread.machines] == [3, 3]
+    assert heard == sorted(heard)
+
+
+def test_what_one_worker_finds_prunes_the_plans_of_others(asked):
+    heard = []
+    spread = windtunnel.ray.plan(asked, progress=lambda *said: heard.append(said))
+    counts = [machine.counts for machine in spread.machines]
+    legal = sum(count.legal - count.too_large for count in counts)
+    needed = sum(count.simulated for count in counts)
+    *_, simulated = heard[-1]
+    # Some are simulated in vain, because they were handed out before the steps were known that beat them.
+    assert needed <= simulated < legal / 5, (needed, simulated, legal)
+
+
+def test_an_exhaustive_search_hands_out_every_legal_plan(asked):
+    asked["vary"] = {"mesh.tp": [1], "mesh.cp": [1]}
+    heard = []
+    spread = windtunnel.ray.plan(asked, exhaustive=True, progress=lambda *said: heard.append(said))
+    assert heard[-1][-1] == sum(machine.counts.legal for machine in spread.machines)
+    assert spread.text == windtunnel.plan(asked, exhaustive=True).text
+    assert [plan.keys for plan in spread.plans()] == [plan.keys for plan in windtunnel.plan(asked).plans()]
+
+
+# Each plan takes some tenths of a second, so that a worker is killed within one.
+SLOW = {
+    "model": "gpt3-175b-nemo",
+    "sequence": 2048,
+    "global_batch": 1536,
+    "frameworks": ["megatron"],
+    "top": 2,
+    "machine": [{"name": "a100-sxm-80gb", "size": 128}],
+    "set": {"mesh.tp": 8, "mesh.cp": 1, "batch.micro": 1},
+    "vary": {"mesh.pp": [8]},
+}
+
+
+def test_a_worker_that_is_killed_changes_no_plan():
+    killer, begun = Killer(), threading.Event()
+
+    def kill():
+        begun.wait(60)
+        killer(0, 1)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    spread = windtunnel.ray.plan(SLOW, progress=lambda looked, plans, simulated: simulated and begun.set())
+    thread.join()
+    assert killer.killed, "no worker was seen in a task"
+    assert spread.text == windtunnel.plan(SLOW).text
+
+
+def test_an_exception_of_progress_ends_a_search_and_leaves_no_task_running():
+    def enough(looked, plans, simulated):
+        if simulated:
+            raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        windtunnel.ray.plan(SLOW, progress=enough)
+    wait_for_idle_workers()
+
+
+def test_paths_of_a_request_mean_what_they_mean_to_the_caller(asked, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(Path(__file__).parents[2] / "topologies" / "h100-sxm-80gb.toml", "mine.toml")
+    asked["machine"] = [{"name": "mine.toml", "size": 1}]
+    assert windtunnel.ray.plan(asked).text == windtunnel.plan(asked).text
+    # A second call of the same workers reads the file anew.
+    text = Path("mine.toml").read_text(encoding="utf-8")
+    assert '"79.18 GiB"' in text
+    Path("mine.toml").write_text(text.replace('"79.18 GiB"', '"24 GiB"'), encoding="utf-8")
+    smaller = windtunnel.ray.plan(asked)
+    assert smaller.best.capacity_bytes == 24 << 30
+    assert smaller.text == windtunnel.plan(asked).text
+
+
+def test_a_request_s_errors_are_those_of_one_process(asked, unanswered):
+    for wrong in [{**asked, "modle": "llama-3.1-8b"}, unanswered]:
+        said = []
+        for plan in [windtunnel.plan, windtunnel.ray.plan]:
+            with pytest.raises(windtunnel.ScenarioError) as raised:
+                plan(wrong)
+            said.append(str(raised.value))
+        assert said[0] == said[1]

@@ -13,15 +13,35 @@ A scenario is the path of a file, or a dict with the keys of one::
     )
     print(sweep.to_pandas())
 
-``windtunnel.ray`` spreads a sweep over a Ray cluster. The same scenario gives the same answer on every machine and with any number of
-threads.
+``plan`` searches for the fastest layout of a model on machines, and ``windtunnel.ray`` spreads a sweep or a plan over a Ray cluster. The
+same scenario gives the same answer on every machine and with any number of threads.
 """
 
 from . import _windtunnel
 from ._errors import ScenarioError
+from ._plan import Bill, Counts, Interval, Layout, Machine, Plan, PlanAnswer, Price, Refused, plan
 from ._prediction import Memory, Prediction, predict
 from ._sweep import Refusal, Row, Sweep, sweep
 
 __version__: str = _windtunnel.VERSION
 
-__all__ = ["Memory", "Prediction", "Refusal", "Row", "ScenarioError", "Sweep", "predict", "sweep"]
+__all__ = [
+    "Bill",
+    "Counts",
+    "Interval",
+    "Layout",
+    "Machine",
+    "Memory",
+    "Plan",
+    "PlanAnswer",
+    "Prediction",
+    "Price",
+    "Refusal",
+    "Refused",
+    "Row",
+    "ScenarioError",
+    "Sweep",
+    "plan",
+    "predict",
+    "sweep",
+]

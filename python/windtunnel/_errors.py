@@ -1,4 +1,4 @@
-"""The exception of a scenario that cannot be simulated."""
+"""The exception of a scenario that cannot be simulated, and of a request that has no answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Optional
 
 
 class ScenarioError(ValueError):
-    """A scenario that cannot be simulated. Its text is what the command ``windtunnel run`` prints after ``error:``."""
+    """A scenario that cannot be simulated, or a request without an answer. Its text is what the command prints after ``error:``."""
 
     code: Optional[str]
     """The code of the refusal, which stays when its words change; None where it has no code. ``windtunnel explain CODE`` explains it."""

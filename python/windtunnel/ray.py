@@ -1,4 +1,4 @@
-"""Sweeps on a Ray cluster: ``pip install ray``, and this package on every node.
+"""Sweeps and plans on a Ray cluster: ``pip install ray``, and this package on every node.
 
 A sweep is cut into batches of neighbouring scenarios, and each batch is a Ray task. A row depends on its number alone, so the answer is
 the same to the byte as in one process, wherever tasks run and however often a killed one is run again::
@@ -8,13 +8,14 @@ the same to the byte as in one process, wherever tasks run and however often a k
     ray.init()
     rows = windtunnel.ray.best("mine.toml", {"batch.micro": [1, 2, 4], "mesh": meshes}, keep=5)
 
-Workers need no copy of the scenario's file. Files that it names, such as a topology, must be readable on every node under the same
-path; relative ones are looked for from the directory of the calling process.
+``plan`` is ``windtunnel.plan`` on the cluster, with the same answer to the byte.
+
+Workers need no copy of the file of a scenario or a request. Files that it names, such as a topology, must be readable on every node under
+the same path; relative ones are looked for from the directory of the calling process.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 from collections import deque
@@ -27,11 +28,12 @@ except ImportError as error:
     raise ImportError("windtunnel.ray needs Ray, which is not installed: pip install ray") from error
 
 from . import _sweep, _windtunnel
-from ._errors import ScenarioError
 from ._prediction import Scenario
+from ._ray_plan import plan
 from ._sweep import Row, Sweep, Vary
+from ._worker import answer_of, as_the_caller
 
-__all__ = ["best", "spread", "sweep"]
+__all__ = ["best", "plan", "spread", "sweep"]
 
 # Tasks that are submitted and not collected, at least; on large clusters there are two for each processor.
 AHEAD = 64
@@ -138,13 +140,7 @@ def _collected(
     pending: deque[tuple[int, ray.ObjectRef]], count: int, progress: Optional[Callable[[int, int], object]]
 ) -> Any:
     done, reference = pending.popleft()
-    try:
-        answer = ray.get(reference)
-    except ray.exceptions.RayTaskError as error:
-        # The exception itself, which would otherwise be one of Ray's with a traceback for its text.
-        if isinstance(error.cause, ScenarioError):
-            raise error.cause from None
-        raise
+    answer = answer_of(reference)
     if progress is not None:
         progress(done, count)
     return answer
@@ -159,30 +155,9 @@ def _rows_task(scenario: Scenario, vary: Vary) -> Callable[[int, int], list[Row]
 
 def _rows(source: tuple[str, str], vary: Vary, folder: str, version: str, start: int, stop: int) -> list[Row]:
     """Rows of a batch, on a worker."""
-    if version != _windtunnel.VERSION:
-        raise RuntimeError(f"{_place()} has windtunnel {_windtunnel.VERSION} and the caller has {version}: install one version")
-    with _in_folder(folder):
-        try:
-            return _sweep.rows(source, vary, start, stop, threads=1)
-        except ScenarioError as error:
-            raise ScenarioError(f"{error}\non {_place()}, in {os.getcwd()}", error.code) from None
+    with as_the_caller(folder, version):
+        return _sweep.rows(source, vary, start, stop, threads=1)
 
 
 def _best_of(rows: Callable[[int, int], list[Row]], by: str, keep: int, start: int, stop: int) -> list[Row]:
     return _sweep.best(rows(start, stop), by, keep)
-
-
-def _place() -> str:
-    return f"the node {ray.util.get_node_ip_address()}"
-
-
-@contextlib.contextmanager
-def _in_folder(folder: str) -> Iterator[None]:
-    """Relative paths mean on a worker what they mean to the caller, where the worker's node has the caller's directory."""
-    before = os.getcwd()
-    if os.path.isdir(folder):
-        os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)

@@ -28,6 +28,7 @@ mod space;
 mod sure;
 pub mod text;
 mod words;
+mod worker;
 
 pub use answer::{Answer, OnSite, Ranked};
 pub use candidate::Candidate;
@@ -37,10 +38,11 @@ pub use money::{Bill, Interval};
 pub use planned::Planned;
 pub use prices::Price;
 pub use request::{Limits, Request};
-pub use search::{Counts, Found, Progress, Search, Simulated, Told, simulate};
+pub use search::{Counts, Found, Progress, Search, Simulated, Told};
 pub use site::Site;
 pub use space::Keys;
 pub use sure::TIE;
+pub use worker::Worker;
 
 use crate::scenario::Draft;
 use crate::scenario::predict::Floors;
@@ -53,13 +55,19 @@ pub fn plan(request: Request, exhaustive: bool, told: &Told<'_>) -> Result<Answe
         let found = search::search(&request, site, &floors, exhaustive, told);
         sites.push(OnSite::of(&request, site, found));
     }
-    answer(request, sites, exhaustive, &floors)
+    answer(request, sites, exhaustive, &floors, told)
 }
 
-/// The answer of what was found on each machine.
-pub fn answer(request: Request, sites: Vec<OnSite>, exhaustive: bool, floors: &Floors) -> Result<Answer, PlanError> {
+/// The answer of what was found on each machine. If nothing was, requests near this one are searched for the error's text.
+pub fn answer(
+    request: Request,
+    sites: Vec<OnSite>,
+    exhaustive: bool,
+    floors: &Floors,
+    told: &Told<'_>,
+) -> Result<Answer, PlanError> {
     if sites.iter().all(|on| on.ranked.is_empty()) {
-        return Err(nearest::nothing(&request, &sites, floors));
+        return Err(nearest::nothing(&request, &sites, (floors, told)));
     }
     Ok(Answer::of(request, sites, exhaustive))
 }
@@ -71,11 +79,11 @@ pub fn drafts(request: &Request) -> Vec<Draft> {
 }
 
 impl Answer {
-    /// A ranked plan as a scenario file: `rank` counts from 0.
+    /// A ranked plan as a scenario file for the working directory: `rank` counts from 0.
     pub fn draft(&self, site: usize, rank: usize) -> Option<Draft> {
         let on = self.sites.get(site)?;
         let ranked = on.ranked.get(rank)?;
-        let mut draft = ranked.plan.candidate.draft(&self.request, &on.site);
+        let mut draft = ranked.plan.candidate.draft(&self.request, &on.site).located();
         let title = on.site.title();
         draft.set("description", format!("{} on {title}, plan {}", self.request.model.name, rank + 1));
         Some(draft)

@@ -6,10 +6,14 @@ use toml::{Table, Value};
 
 use super::change::Change;
 use super::error::ScenarioError;
+use super::machine::relative;
 use super::programs::Programs;
 
 /// The table of what a run has measured.
 const MEASURED: &str = "measured";
+
+/// Keys whose values are names or paths; a path counts from the scenario's own file.
+const PATHS: [&str; 4] = ["topology.name", "topology.profile", "model.huggingface", "pipeline.schedule"];
 
 /// A scenario file that can be changed, key by key.
 #[derive(Clone, Debug)]
@@ -63,6 +67,18 @@ impl Draft {
                 self.table.remove(key);
             }
         }
+    }
+
+    /// The draft for a reader elsewhere: paths that count from its file's folder count from the working directory.
+    #[must_use]
+    pub fn located(&self) -> Draft {
+        let mut draft = self.clone();
+        for key in PATHS {
+            if let Some(path) = self.get(key).and_then(Value::as_str) {
+                draft.set(key, relative(&self.file, path));
+            }
+        }
+        draft
     }
 
     /// The draft with a change made.

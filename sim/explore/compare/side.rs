@@ -4,11 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use toml::{Table, Value};
 
-use crate::scenario::relative;
 use crate::scenario::{Draft, Scenario, ScenarioError, flat};
-
-/// Keys whose values are names or paths; a path counts from the side's own file.
-const PATHS: [&str; 4] = ["topology.name", "topology.profile", "model.huggingface", "pipeline.schedule"];
 
 /// Says what a run is, and decides nothing.
 const DESCRIPTION: &str = "description";
@@ -37,13 +33,8 @@ impl Side {
 
     /// The side that a scenario is. Reports call it by its file.
     pub fn of(scenario: &Scenario) -> Side {
-        let mut written: Keys = flat(scenario.draft.table()).into_iter().collect();
+        let mut written: Keys = flat(scenario.draft.located().table()).into_iter().collect();
         written.remove(DESCRIPTION);
-        for key in PATHS {
-            if let Some(Value::String(path)) = written.get_mut(key) {
-                *path = relative(&scenario.file, path);
-            }
-        }
         let open = scenario.defaults().into_iter().collect();
         Side { name: scenario.file.clone(), description: scenario.description.clone(), written, open }
     }

@@ -5,7 +5,7 @@ use toml::Value;
 use super::answer::OnSite;
 use super::error::PlanError;
 use super::request::Request;
-use super::search::search;
+use super::search::{Told, search};
 use super::site::{Site, size};
 use crate::explore::words::gib;
 use crate::hardware::Topology;
@@ -16,14 +16,14 @@ use crate::units::Bytes;
 const DOUBLED: u32 = 6;
 
 /// Why no plan does what is asked, with requests near it that have an answer.
-pub(super) fn nothing(request: &Request, sites: &[OnSite], floors: &Floors) -> PlanError {
+pub(super) fn nothing(request: &Request, sites: &[OnSite], with: (&Floors, &Told<'_>)) -> PlanError {
     let mut nearest = vec![];
     for (change, changed) in relaxed(request) {
-        if nearest.len() < 3 && answers(&changed, floors) {
+        if nearest.len() < 3 && answers(&changed, with) {
             nearest.push(change);
         }
     }
-    if let Some(larger) = sites.iter().find_map(|on| larger(request, &on.site, floors)) {
+    if let Some(larger) = sites.iter().find_map(|on| larger(request, &on.site, with)) {
         nearest.push(larger);
     }
     PlanError::Nothing { problem: sites.iter().map(why).collect::<Vec<_>>().join("\n"), nearest }
@@ -78,15 +78,15 @@ fn relaxed(request: &Request) -> Vec<(String, Request)> {
 }
 
 /// Whether a request has a plan on one of its machines.
-fn answers(request: &Request, floors: &Floors) -> bool {
+fn answers(request: &Request, (floors, told): (&Floors, &Told<'_>)) -> bool {
     let mut one = request.clone();
     one.top = 1;
-    let fits = |site: &Site| !search(&one, site, floors, false, &|_| ()).plans.is_empty();
+    let fits = |site: &Site| !search(&one, site, floors, false, told).plans.is_empty();
     request.sites.iter().any(fits)
 }
 
 /// More nodes of a machine on which a plan fits.
-fn larger(request: &Request, site: &Site, floors: &Floors) -> Option<String> {
+fn larger(request: &Request, site: &Site, with: (&Floors, &Told<'_>)) -> Option<String> {
     let nodes = site.size.1.as_integer()?;
     (1..=DOUBLED).find_map(|doubled| {
         let more = Value::from(nodes.checked_shl(doubled)?);
@@ -94,6 +94,6 @@ fn larger(request: &Request, site: &Site, floors: &Floors) -> Option<String> {
         let machine = Topology::load(&site.name, &size).ok()?;
         let larger = Site::new(&site.name, written, machine, site.price.clone());
         let changed = Request { sites: vec![larger], ..request.clone() };
-        answers(&changed, floors).then(|| format!("on {more} nodes of {}", site.machine.name))
+        answers(&changed, with).then(|| format!("on {more} nodes of {}", site.machine.name))
     })
 }

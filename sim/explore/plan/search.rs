@@ -140,12 +140,12 @@ impl Search {
         self.steps.get(self.top - 1).copied().filter(|_| !self.exhaustive)
     }
 
-    /// The places of up to `most` plans to simulate next, with their bounds of time \[ps\]; none where all are known that matter.
-    pub fn next(&mut self, most: usize) -> Vec<(usize, Time)> {
+    /// The places of up to `most` plans to simulate next, with their bounds; none where all are known that matter.
+    pub fn next(&mut self, most: usize) -> Vec<(usize, Floor)> {
         let worst = self.worst();
         let rest = self.legal.iter().skip(self.handed).take(most);
         let worth = rest.take_while(|plan| worst.is_none_or(|worst| plan.floor.step <= worst));
-        let places: Vec<(usize, Time)> = worth.map(|plan| (plan.candidate.place, plan.floor.step)).collect();
+        let places: Vec<(usize, Floor)> = worth.map(|plan| (plan.candidate.place, plan.floor)).collect();
         self.handed += places.len();
         places
     }
@@ -211,14 +211,6 @@ pub(super) fn search(request: &Request, site: &Site, floors: &Floors, exhaustive
     }
 }
 
-/// Simulates the plan at a place in a machine's space.
-pub fn simulate(request: &Request, site: &Site, place: usize) -> Simulated {
-    match candidates(request, site).get(place) {
-        Some(candidate) => judge(request, site, candidate, None),
-        None => Err(format!("there is no plan {place} on {}", site.title())),
-    }
-}
-
 /// Why plans were refused. Refusals that differ in their numbers alone are one, told in the words of the first.
 #[derive(Default)]
 struct Refused(BTreeMap<String, (String, usize)>);
@@ -253,20 +245,25 @@ fn look(request: &Request, site: &Site, floors: &Floors, candidate: Candidate) -
     Ok(Legal { floor: floors.of(&scenario), candidate })
 }
 
-/// The plan's figures, if it fits. A bound that leaves room says that its memory need not be asked first.
+/// Reads the plan, and simulates it.
 fn judge(request: &Request, site: &Site, candidate: &Candidate, floor: Option<Floor>) -> Simulated {
-    let judged = || -> Result<Option<Figures>, ScenarioError> {
-        let scenario: Scenario = candidate.scenario(request, site)?;
+    let scenario = candidate.scenario(request, site).map_err(|error| reason(&error))?;
+    simulate(request, site, &scenario, floor)
+}
+
+/// The plan's figures, if it fits. A bound that leaves room says that its memory need not be asked first.
+pub(super) fn simulate(request: &Request, site: &Site, scenario: &Scenario, floor: Option<Floor>) -> Simulated {
+    let simulated = || -> Result<Option<Figures>, ScenarioError> {
         let room = LIKELY * site.machine.chip.memory.0 as f64;
         let answer = match floor.is_some_and(|floor| floor.memory.0 as f64 <= room) {
-            true => Some(predict(&scenario, Settings { remedies: false, ..Settings::default() })?),
-            false => predict_if_it_fits(&scenario)?,
+            true => Some(predict(scenario, Settings { remedies: false, ..Settings::default() })?),
+            false => predict_if_it_fits(scenario)?,
         };
         let fits = answer.filter(|answer| {
             let memory = &answer.memory;
             memory.fits() && memory.capacity.saturating_sub(memory.device_total()) >= request.limits.headroom
         });
-        Ok(fits.map(|answer| Figures::of(&scenario, &answer)))
+        Ok(fits.map(|answer| Figures::of(scenario, &answer)))
     };
-    judged().map_err(|error| reason(&error))
+    simulated().map_err(|error| reason(&error))
 }
