@@ -52,9 +52,11 @@ pub use error::{EngineError, MissingEnd, Waiting, WaitsFor};
 pub use extend::{agree, extend};
 pub use job::{Class, Job, Options};
 pub use queue::EventQueue;
+pub use rounds::Round;
 pub use timeline::{Breakdown, Busy, MarkTime, Simulated, Span, Timeline, What};
 
 use crate::program::Program;
+use crate::units::Time;
 
 /// Runs a program that all ranks share.
 pub fn simulate(program: &Program, costs: &Costs, options: Options) -> Result<Timeline, EngineError> {
@@ -77,8 +79,20 @@ pub fn prepare(job: Job<'_>, options: Options) -> Result<Prepared<'_>, EngineErr
 pub struct Prepared<'a>(state::Engine<'a>);
 
 impl Prepared<'_> {
+    /// What the hosts pay for a step as it is written, by class \[ps\].
+    pub fn host_work(&self) -> Vec<Time> {
+        let paid = |plan: &plan::Plan| plan.host.iter().map(|op| Time(op.cost)).sum();
+        self.0.plans.iter().map(paid).collect()
+    }
+
     /// Runs it.
     pub fn run(self) -> Result<Timeline, EngineError> {
         self.0.run()
+    }
+
+    /// Runs it with so many rounds of micro-batches in each step beyond those that are written: they are like one that repeats. None if
+    /// no round repeats. Also what each of them launches, by class.
+    pub fn run_further(self, rounds: u32) -> Result<Option<(Timeline, Vec<Round>)>, EngineError> {
+        self.0.run_further(rounds)
     }
 }

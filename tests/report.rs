@@ -148,6 +148,7 @@ fn changes_are_tried_unasked_only_where_that_is_quick() {
     assert!(!run(PLAN, &["--changes", "none"]).contains(heading));
     let json: serde_json::Value = serde_json::from_str(&run(PLAN, &["--json", "-"])).unwrap();
     assert!(json["changes"]["simulated"].as_u64() > Some(10), "{json:#}");
-    let long = replaced(PLAN, &[("sequence = 4096", "sequence = 512\naccumulation = 200")]);
+    let long =
+        replaced(PLAN, &[("layers = 4", "layers = 110"), ("sequence = 4096", "sequence = 512\naccumulation = 11")]);
     assert!(!run(&long, &[]).contains(heading));
 }

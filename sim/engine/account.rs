@@ -155,20 +155,20 @@ impl Engine<'_> {
     }
 
     /// Spends over again, so many times, all that was spent since `before`, up to a time that is `by` later.
-    pub(super) fn spend_again(&mut self, before: &Totals, times: u32, by: u64) {
+    pub(super) fn spend_again(&mut self, before: &Totals, times: u64, by: u64) {
         let now = self.spent_so_far();
         for (rank, (before, now)) in self.ranks.iter_mut().zip(before.spent.iter().zip(&now.spent)) {
             for (part, (before, now)) in rank.spent.parts.iter_mut().zip(before.parts.iter().zip(now.parts)) {
-                *part += (now - before) * u64::from(times);
+                *part += (now - before) * times;
             }
             rank.spent.until += by;
         }
         for (exposed, (before, now)) in self.exposed.iter_mut().zip(before.exposed.iter().zip(&now.exposed)) {
             for (sum, now) in exposed.pairs(now) {
-                sum.iter_mut().zip(now).for_each(|(sum, &now)| *sum += Time(now.0 * u64::from(times)));
+                sum.iter_mut().zip(now).for_each(|(sum, &now)| *sum += Time(now.0 * times));
             }
             for (sum, before) in exposed.pairs(before) {
-                sum.iter_mut().zip(before).for_each(|(sum, &before)| *sum = *sum - Time(before.0 * u64::from(times)));
+                sum.iter_mut().zip(before).for_each(|(sum, &before)| *sum = *sum - Time(before.0 * times));
             }
         }
     }

@@ -6,12 +6,28 @@
 //! found in the round before, the next round is that round over again. So is the one behind it, as far as what is found repeats:
 //! all these rounds are taken at once. What they did is added as often, all times move by as much, and every host and stream
 //! stands where it would stand. What comes out is what running all rounds would have found, to the picosecond.
+//!
+//! So a step need not be written with all its rounds. Where a round repeats, as many *further* ones may be run as are not written: they
+//! do the same, and every host and stream stands where it stood.
 
 use super::parts::{Actor, Doing, Event, NONE};
 use super::plan::{Action, HostOp, Plan, StreamOp};
-use super::rounds::Found;
+use super::rounds::{Found, Round};
 use super::state::Engine;
 use super::watch::Origin;
+
+/// The longest run with further rounds \[ps\]: a sixteenth of what 64 bits hold.
+const LONGEST: u64 = 1 << 60;
+
+/// How a round between two equal states repeats.
+struct Repeats {
+    /// How many more times it is what is found next.
+    times: u32,
+    /// Whether it is found twice at least, with this place between them or within: more of it would come just here.
+    amid: bool,
+    /// What grows in each, by rank.
+    shifts: Vec<Shift>,
+}
 
 /// Numbers of a rank's parts that grow by the same amount in every round.
 struct Shift {
@@ -85,11 +101,14 @@ impl Engine<'_> {
         let found = self.find(begun, step);
         let repeats = |before: &Found| (before.step, before.round + 1) == (step, begun) && before.state == found.state;
         if let Some(before) = before.filter(repeats)
-            && let Some((times, shifts)) = self.repeats(&before, &found)
+            && let Some(repeats) = self.repeats(&before, &found)
         {
-            self.leap(&before, &found, times, &shifts);
-            self.rounds.place = self.next_round();
-            return;
+            let further = self.further(&before, &found, &repeats);
+            if repeats.times > 0 || further > 0 {
+                self.leap((&before, &found), (repeats.times, further), &repeats.shifts);
+                self.rounds.place = self.next_round();
+                return;
+            }
         }
         self.rounds.found = Some(found);
     }
@@ -123,10 +142,9 @@ impl Engine<'_> {
         }
     }
 
-    /// How many more rounds repeat the one between two equal states, and what grows in each, by rank; none if none does.
-    fn repeats(&self, before: &Found, now: &Found) -> Option<(u32, Vec<Shift>)> {
-        let mut times = u32::MAX;
-        let mut shifts = vec![];
+    /// How far the round between two equal states repeats; none if an actor's operations say that it does not.
+    fn repeats(&self, before: &Found, now: &Found) -> Option<Repeats> {
+        let (mut times, mut amid, mut shifts) = (u32::MAX, true, vec![]);
         for (index, rank) in self.ranks.iter().enumerate() {
             let plan = &self.plans[rank.class as usize];
             let transfers = self.job.classes[rank.class as usize].program.transfers.len();
@@ -139,29 +157,85 @@ impl Engine<'_> {
                 if period == 0 {
                     continue;
                 }
-                // Where it stands when all these rounds are over, it finds once more what it has found: it is at it.
-                let most = period.saturating_mul(times as usize).saturating_add(1);
-                let alike = if actor + 1 == first + self.width as usize {
-                    let pairs = plan.host[from..].iter().zip(&plan.host[to..]).take(most);
-                    pairs.take_while(|(one, other)| same_action(one, other, &shift)).count()
-                } else {
-                    let pairs = plan.ops[from..].iter().zip(&plan.ops[to..]).take(most);
-                    pairs.take_while(|&(&one, &other)| plan.same_op(one, other, &mut shift)).count()
+                let host = actor + 1 == first + self.width as usize;
+                let mut same = |one: usize, other: usize| match host {
+                    true => {
+                        let pair = plan.host.get(one).zip(plan.host.get(other));
+                        pair.is_some_and(|(one, other)| same_action(one, other, &shift))
+                    }
+                    false => {
+                        let pair = plan.ops.get(one).zip(plan.ops.get(other));
+                        pair.is_some_and(|(&one, &other)| plan.same_op(one, other, &mut shift))
+                    }
                 };
-                times = times.min((alike.saturating_sub(1) / period) as u32);
+                // Where it stands when all these rounds are over, it finds once more what it has found: it is at it.
+                let most = period.saturating_mul(times.max(1) as usize).saturating_add(1);
+                let alike = (0..most).take_while(|&more| same(from + more, to + more)).count();
+                if alike == 0 {
+                    return None;
+                }
+                times = times.min(((alike - 1) / period) as u32);
+                // Two whole rounds lie side by side, and the place is within them.
+                let missing = period.saturating_sub(alike).min(from);
+                amid &= alike + (1..=missing).take_while(|&less| same(from - less, to - less)).count() >= period;
             }
             shifts.push(shift);
         }
-        (0 < times && times < u32::MAX).then_some((times, shifts))
+        (times < u32::MAX).then_some(Repeats { times, amid, shifts })
     }
 
-    /// Goes on as if the round between two states had been run some more times.
-    fn leap(&mut self, before: &Found, now: &Found, times: u32, shifts: &[Shift]) {
-        let by = (now.now - before.now) * u64::from(times);
-        self.spend_again(&before.totals, times, by);
+    /// How many rounds to run here that are not written: those that the step lacks, if their time can be told.
+    fn further(&mut self, before: &Found, now: &Found, repeats: &Repeats) -> u32 {
+        if !repeats.amid || !self.rounds.wanted(now.step) {
+            return 0;
+        }
+        let (further, all) = (self.rounds.further, u64::from(self.rounds.further) + u64::from(repeats.times));
+        let end = (now.now - before.now).checked_mul(all).and_then(|by| by.checked_add(now.now));
+        if end.is_none_or(|end| end > LONGEST) {
+            return 0;
+        }
+        if self.rounds.added == 0 {
+            self.rounds.each = self.launched(before, now);
+        } else if self.rounds.each != self.launched(before, now) {
+            return 0;
+        }
+        self.rounds.added += 1;
+        further
+    }
+
+    /// What a round launches, by class: all that streams ran between two equal states.
+    fn launched(&self, before: &Found, now: &Found) -> Vec<Round> {
+        let each = (0..).zip(self.job.classes).map(|(class, of)| {
+            let mut round = Round::none_of(of.program);
+            let Some(rank) = self.ranks.iter().position(|rank| rank.class == class) else { return round };
+            let plan = &self.plans[class as usize];
+            let first = rank * self.width as usize;
+            for actor in first..first + self.width as usize - 1 {
+                for op in &plan.ops[before.places[actor] as usize..now.places[actor] as usize] {
+                    match *op {
+                        StreamOp::Kernel { kernel, .. } => round.kernels[kernel as usize] += 1,
+                        StreamOp::Comm { comm, .. } => round.comms[comm as usize] += 1,
+                        StreamOp::Exchange { issue, .. } => {
+                            round.exchanges[plan.issues[issue as usize].exchange as usize] += 1;
+                        }
+                        StreamOp::Record { .. } | StreamOp::Wait { .. } | StreamOp::Mark { .. } | StreamOp::StepEnd => {
+                        }
+                    }
+                }
+            }
+            round
+        });
+        each.collect()
+    }
+
+    /// Goes on as if the round between two states had been run some more times, and so many further times without being written.
+    fn leap(&mut self, (before, now): (&Found, &Found), (times, further): (u32, u32), shifts: &[Shift]) {
+        let all = u64::from(times) + u64::from(further);
+        let by = (now.now - before.now) * all;
+        self.spend_again(&before.totals, all, by);
         let first = self.busy_at(0, now.step);
         for (sum, (before, now)) in self.busy[first..].iter_mut().zip(before.busy.iter().zip(&now.busy)) {
-            (0..times).for_each(|_| sum.add(before, now));
+            sum.add(before, now, all);
         }
         for (index, actor) in self.actors.iter_mut().enumerate() {
             actor.at += times * (actor.at - before.places[index]);

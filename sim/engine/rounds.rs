@@ -1,8 +1,10 @@
-//! What is kept of a round of micro-batches, to see whether the next one repeats it (`leap.rs`).
+//! What is kept of a round of micro-batches, to see whether the next one repeats it (`leap.rs`), and rounds that are run without being
+//! written.
 
 use super::plan::Plan;
 use super::spent::Totals;
 use super::{Busy, Options};
+use crate::program::Program;
 
 /// Looks for a round that repeats the one before.
 #[derive(Default)]
@@ -11,6 +13,34 @@ pub(super) struct Rounds {
     pub(super) place: Option<(u32, u32)>,
     /// What was found when the round before began.
     pub(super) found: Option<Found>,
+    /// Rounds that each step has beyond those that are written.
+    pub(super) further: u32,
+    /// In how many steps they were run.
+    pub(super) added: u32,
+    /// What each of them launches, by class.
+    pub(super) each: Vec<Round>,
+}
+
+/// How often one rank launches each kernel, collective and exchange in a round, by id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Round {
+    /// Kernels.
+    pub kernels: Vec<u64>,
+    /// Collectives.
+    pub comms: Vec<u64>,
+    /// Exchanges.
+    pub exchanges: Vec<u64>,
+}
+
+impl Round {
+    /// Nothing of a program.
+    pub(super) fn none_of(program: &Program) -> Round {
+        Round {
+            kernels: vec![0; program.kernels.len()],
+            comms: vec![0; program.comms.len()],
+            exchanges: vec![0; program.exchanges.len()],
+        }
+    }
 }
 
 /// The state at the beginning of a round, with what had come before.
@@ -31,6 +61,16 @@ impl Rounds {
     /// `first`: the plan of the first rank.
     pub(super) fn new(first: Option<&Plan>, options: Options) -> Rounds {
         let first = first.and_then(|plan| plan.rounds.first()).filter(|_| !options.record);
-        Rounds { place: first.map(|&at| (0, at)), found: None }
+        Rounds { place: first.map(|&at| (0, at)), found: None, further: 0, added: 0, each: vec![] }
+    }
+
+    /// Whether further rounds were wanted in a step before this one, and were not run in it.
+    pub(super) fn missed(&self, step: u32) -> bool {
+        self.further > 0 && self.added < step
+    }
+
+    /// Whether further rounds are wanted in a step and were not run in it.
+    pub(super) fn wanted(&self, step: u32) -> bool {
+        self.further > 0 && self.added == step
     }
 }

@@ -1,12 +1,44 @@
 //! Runs a job from its first event to its findings.
 
 use super::parts::Event;
+use super::rounds::Round;
 use super::state::Engine;
+use super::watch::Period;
 use super::{EngineError, Timeline};
+
+/// How a run ended.
+enum End {
+    /// All steps were run.
+    Steps,
+    /// All later steps repeat this one.
+    Repeats(Period),
+    /// No round of a step repeats, and further ones were to be run.
+    NoRound,
+}
 
 impl Engine<'_> {
     /// Runs to the end.
     pub(super) fn run(mut self) -> Result<Timeline, EngineError> {
+        match self.until_end()? {
+            End::Repeats(period) => self.run_last(period),
+            End::Steps | End::NoRound => Ok(self.timeline()),
+        }
+    }
+
+    /// The same with further rounds in each step; none if no round repeats. Also what each of them launches, by class.
+    pub(super) fn run_further(mut self, rounds: u32) -> Result<Option<(Timeline, Vec<Round>)>, EngineError> {
+        self.rounds.further = rounds;
+        let end = self.until_end()?;
+        let each = std::mem::take(&mut self.rounds.each);
+        let timeline = match end {
+            End::NoRound => return Ok(None),
+            End::Repeats(period) => self.run_last(period)?,
+            End::Steps => self.timeline(),
+        };
+        Ok(Some((timeline, each)))
+    }
+
+    fn until_end(&mut self) -> Result<End, EngineError> {
         for rank in 0..self.ranks.len() as u32 {
             let host = self.host(rank) as usize;
             self.actors[host].reached = self.plans[self.ranks[rank as usize].class as usize].host[0].cost;
@@ -17,12 +49,15 @@ impl Engine<'_> {
             if self.is_checkpoint()
                 && let Some(period) = self.check()
             {
-                return self.run_last(period);
+                return Ok(End::Repeats(period));
             }
             if self.is_round() {
                 self.look_at_round();
             }
+            if self.rounds.missed(self.actors[0].step) {
+                return Ok(End::NoRound);
+            }
         }
-        Ok(self.timeline())
+        Ok(End::Steps)
     }
 }

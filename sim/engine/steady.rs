@@ -45,7 +45,9 @@ impl Engine<'_> {
                 let early = late - LATE.len();
                 let state = self.state(Origin { step: 1, rounds: false });
                 let found = self.watch.found.get_mut(early).and_then(Option::take)?;
-                return (found.state == state).then_some(Period(found));
+                // Of further rounds, each step has as many as every other.
+                let alike = self.rounds.added - found.added == u32::from(self.rounds.further > 0);
+                return (alike && found.state == state).then_some(Period(found));
             }
         }
         None
@@ -55,16 +57,23 @@ impl Engine<'_> {
     fn note(&mut self, index: usize) {
         let totals = self.spent_so_far();
         let busy = self.busy[..self.plans.len()].to_vec();
-        let found =
-            Found { now: self.now, state: self.state(Origin::default()), totals, busy, marks: self.marks.clone() };
+        let found = Found {
+            now: self.now,
+            state: self.state(Origin::default()),
+            totals,
+            busy,
+            marks: self.marks.clone(),
+            added: self.rounds.added,
+        };
         self.watch.found.resize_with(index, || None);
         self.watch.found.push(Some(found));
     }
 
-    /// Keeps the state, if all are in the first step.
+    /// Keeps the state, if all are in the first step, and all its rounds were run.
     fn keep(&mut self) {
         let classes: Vec<u32> = self.ranks.iter().map(|rank| rank.class).collect();
-        if self.actors.iter().any(|actor| actor.step > 0) || !self.exchanges.is_even(&classes, &self.plans) {
+        let lacks = self.rounds.wanted(0);
+        if lacks || self.actors.iter().any(|actor| actor.step > 0) || !self.exchanges.is_even(&classes, &self.plans) {
             return;
         }
         self.watch.kept = Some(Kept {
@@ -242,7 +251,7 @@ impl Engine<'_> {
         // What the last step does up to the place where the period begins, the second has done; what it does behind, the first.
         let mut busy = std::mem::take(&mut self.busy);
         for ((sum, before), second) in busy.iter_mut().zip(&from.busy).zip(&second) {
-            sum.add(before, second);
+            sum.add(before, second, 1);
         }
         let after = |steps: u64| length * steps;
         let mut ends: Vec<u64> = (0..steps as u64 - 1).map(|step| first_end + after(step)).collect();

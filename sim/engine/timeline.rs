@@ -103,10 +103,10 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// Adds what came between two moments, but for what is exposed.
-    pub(super) fn add(&mut self, from: &Busy, to: &Busy) {
+    /// Adds what came between two moments, so many times, but for what is exposed.
+    pub(super) fn add(&mut self, from: &Busy, to: &Busy, times: u64) {
         let add = |sum: &mut [Time], from: &[Time], to: &[Time]| {
-            sum.iter_mut().zip(from.iter().zip(to)).for_each(|(sum, (&from, &to))| *sum = *sum + to - from);
+            sum.iter_mut().zip(from.iter().zip(to)).for_each(|(sum, (&from, &to))| *sum += Time((to - from).0 * times));
         };
         add(&mut self.kernel, &from.kernel, &to.kernel);
         add(&mut self.comm, &from.comm, &to.comm);

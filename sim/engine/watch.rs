@@ -31,6 +31,8 @@ pub(super) struct Found {
     pub(super) totals: Totals,
     pub(super) busy: Vec<Busy>,
     pub(super) marks: Vec<Passed>,
+    /// In how many steps further rounds were run.
+    pub(super) added: u32,
 }
 
 /// What a state is counted from, beside the time.

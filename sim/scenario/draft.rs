@@ -6,7 +6,7 @@ use toml::{Table, Value};
 
 use super::change::Change;
 use super::error::ScenarioError;
-use super::machine::relative;
+use super::paths::relative;
 use super::programs::Programs;
 
 /// The table of what a run has measured.

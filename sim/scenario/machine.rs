@@ -1,12 +1,13 @@
 //! The table `[topology]` as understood: the machine, its costs, and its network.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use toml::Spanned;
 
 use super::entry::Runtime;
 use super::error::ScenarioError;
+use super::paths::relative;
 use super::reader::{MOST_RANKS, Reader};
 use super::written;
 use crate::cost::{Backend, FLEX_OVER_FLASH2, Profile, Regime};
@@ -262,12 +263,6 @@ pub(super) fn no_flex(reader: &Reader<'_>, written: &written::Attention) -> Resu
         }
         _ => Ok(()),
     }
-}
-
-/// A path as written, relative to the scenario's folder if it is one that exists there; a shipped name as it is.
-pub(crate) fn relative(file: &str, name: &str) -> String {
-    let beside: PathBuf = Path::new(file).parent().map_or_else(|| name.into(), |folder| folder.join(name));
-    if beside.is_file() { beside.display().to_string() } else { name.to_owned() }
 }
 
 /// Its costs: the topology's own profile, or the one named.

@@ -6,7 +6,7 @@ use toml::Spanned;
 
 use super::assumption::Assumption;
 use super::error::ScenarioError;
-use super::machine::relative;
+use super::paths::relative;
 use super::reader::{MOST_SEQUENCE, Reader};
 use super::written;
 use crate::model::huggingface::ModelError;

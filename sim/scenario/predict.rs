@@ -193,7 +193,7 @@ pub fn predict_if_it_fits(scenario: &Scenario) -> Result<Option<Prediction>, Sce
 
 /// What a job that was run says of the scenario.
 fn told(scenario: &Scenario, settings: Settings, flown: Flown) -> Prediction {
-    let Flown { flight, evidence, counts, timeline, ranks, memory } = flown;
+    let Flown { flight, evidence, counts, timeline, ranks, memory, .. } = flown;
     let (devices, tightest) = memory;
     let mut memory = devices[tightest].clone();
     if memory.refused() && settings.remedies {

@@ -2,6 +2,7 @@
 
 use super::fold::{Mesh, Op, case, drained, price, write};
 use super::*;
+use crate::program::Instr;
 use proptest::prelude::*;
 
 /// What each stage does of something, then of a round over and over again, then of something else.
@@ -17,11 +18,41 @@ fn programs(mesh: Mesh, [before, round, after]: [&[Op]; 3], rounds: usize) -> Ve
     (0..mesh.stages).map(stage).collect()
 }
 
-fn run(mesh: Mesh, programs: &[Program], paid: [u64; 5], options: Options) -> Timeline {
+fn prepared<T>(
+    mesh: Mesh,
+    programs: &[Program],
+    paid: [u64; 5],
+    options: Options,
+    run: impl FnOnce(Prepared<'_>) -> Result<T, EngineError>,
+) -> T {
     let costs: Vec<Costs> = programs.iter().zip(0..).map(|(program, stage)| price(program, stage, paid)).collect();
     let classes: Vec<Class<'_>> =
         programs.iter().zip(&costs).map(|(program, costs)| Class { program, costs }).collect();
-    simulate_job(Job { classes: &classes, class_of: &mesh.class_of() }, options).expect("the job runs")
+    let class_of = mesh.class_of();
+    let job = prepare(Job { classes: &classes, class_of: &class_of }, options).expect("a sound job");
+    run(job).expect("the job runs")
+}
+
+fn run(mesh: Mesh, programs: &[Program], paid: [u64; 5], options: Options) -> Timeline {
+    prepared(mesh, programs, paid, options, |job| job.run())
+}
+
+/// What a step of a program launches.
+fn launched(program: &Program) -> Round {
+    let mut round = Round {
+        kernels: vec![0; program.kernels.len()],
+        comms: vec![0; program.comms.len()],
+        exchanges: vec![0; program.exchanges.len()],
+    };
+    for instr in &program.step {
+        match *instr {
+            Instr::Launch { kernel, .. } => round.kernels[kernel.0 as usize] += 1,
+            Instr::Collective { comm, .. } => round.comms[comm.0 as usize] += 1,
+            Instr::Exchange { exchange, .. } => round.exchanges[exchange.0 as usize] += 1,
+            _ => {}
+        }
+    }
+    round
 }
 
 proptest! {
@@ -52,6 +83,42 @@ proptest! {
         prop_assert_eq!(&all.busy, &few.busy);
         prop_assert_eq!(&all.marks, &few.marks);
     }
+
+    #[test]
+    fn a_run_of_rounds_that_are_not_written_finds_what_a_run_of_all_written_finds(
+        (mesh, ops, paid, options) in case(),
+        (begin, end) in (0.0..1.0, 0.0..1.0),
+        (rounds, further) in (2usize..12, 1u32..24),
+        steps in 1u32..5,
+        fold in any::<bool>(),
+        drains in any::<bool>(),
+    ) {
+        let [from, to] = [begin, end].map(|part: f64| (part * ops.len() as f64) as usize);
+        let (from, to) = (from.min(to), from.max(to));
+        let mut after = ops[to..].to_vec();
+        if drains {
+            drained(&mut after, mesh.stages);
+        }
+        let parts = [&ops[..from], &ops[from..to], &after];
+        let (short, mut long) = (programs(mesh, parts, rounds), programs(mesh, parts, rounds + further as usize));
+        let options = Options { steps, fold, record: false, ..options };
+        if let Some((few, each)) = prepared(mesh, &short, paid, options, |job| job.run_further(further)) {
+            long.iter_mut().for_each(|program| program.rounds.clear());
+            let all = run(mesh, &long, paid, options);
+            prop_assert_eq!(&all.ends, &few.ends);
+            prop_assert_eq!(&all.breakdown, &few.breakdown);
+            prop_assert_eq!(&all.busy, &few.busy);
+            prop_assert_eq!(&all.marks, &few.marks);
+            for ((short, long), each) in short.iter().zip(&long).zip(&each) {
+                let (mut few, all) = (launched(short), launched(long));
+                let sums = [(&mut few.kernels, &each.kernels), (&mut few.comms, &each.comms), (&mut few.exchanges, &each.exchanges)];
+                for (sums, more) in sums {
+                    sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more * u64::from(further));
+                }
+                prop_assert_eq!(few, all);
+            }
+        }
+    }
 }
 
 #[test]
@@ -72,4 +139,9 @@ fn of_a_thousand_rounds_that_are_alike_a_few_are_run() {
         timeline.events
     };
     assert!(events(1000) < 40 * events(1), "{} and {} events", events(1000), events(1));
+    // As many that are not written are the same.
+    let options = Options { steps: 1, record: false, queue_limit: 8, ..ONCE };
+    let of = |rounds| programs(mesh, [&[], &round, &[]], rounds);
+    let few = prepared(mesh, &of(12), [1; 5], options, |job| job.run_further(988)).expect("a round repeats").0;
+    assert_eq!(few.ends, run(mesh, &of(1000), [1; 5], options).ends);
 }

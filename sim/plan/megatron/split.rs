@@ -67,6 +67,11 @@ impl Split {
         self.model.vocab.next_multiple_of(self.vocabulary_multiple * u64::from(self.mesh.tp))
     }
 
+    /// Micro-batches after which a full pipeline does the same again: one, or where stages are virtual a group of them on all chunks.
+    pub fn round(&self) -> u32 {
+        if self.pipeline.virtual_stages > 1 { self.mesh.pp } else { 1 }
+    }
+
     /// What the job's schedule is a function of.
     pub fn shape(&self) -> Shape {
         Shape { ranks: self.mesh.pp, virtual_stages: self.pipeline.virtual_stages, microbatches: self.micro_batches }

@@ -54,10 +54,10 @@ impl Rank<'_> {
     pub(super) fn begin_forward(&mut self, key: Key) -> Begun {
         self.align_gather();
         self.counts.forwards += 1;
-        // In the steady state the schedule repeats itself after a micro-batch, or after a group of them on all chunks.
-        let (ranks, chunks) = (self.job.split.mesh.pp as usize, self.job.split.pipeline.virtual_stages as usize);
-        let round = if chunks > 1 { ranks * chunks } else { 1 };
-        if self.counts.steady().is_some_and(|steady| steady.is_multiple_of(round)) {
+        // The schedule repeats itself from the second forward of the steady state on: the first has no backward before it.
+        let round = self.job.split.round() as usize * self.job.split.pipeline.virtual_stages as usize;
+        let second = self.counts.steady().and_then(|steady| steady.checked_sub(1));
+        if second.is_some_and(|since| since.is_multiple_of(round)) {
             self.eager.program.begin_round();
         }
         let chunk = self.chunk_of(key.0);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::class::Class;
 use crate::cost::{Backend, Basis};
-use crate::engine::{Breakdown, Busy, Costs, Timeline};
+use crate::engine::{Breakdown, Busy, Costs, Round, Timeline};
 use crate::program::{Collective, DType, Dispatch, Instr, Pass, Program, TransferId, Work};
 use crate::units::{Flops, Time};
 
@@ -84,7 +84,7 @@ pub struct Counts {
     pub(super) kernels: Vec<u64>,
     pub(super) comms: Vec<u64>,
     pub(super) exchanges: Vec<u64>,
-    /// Host work without a launch, by dispatch class.
+    /// Host work without a launch, by dispatch class, of the micro-batches that are written.
     pub(super) host: [u64; Dispatch::COUNT],
     /// FLOPs of the step.
     pub flops: Flops,
@@ -110,6 +110,20 @@ impl Counts {
             }
         }
         counts
+    }
+
+    /// With so many further rounds.
+    pub(super) fn add(&mut self, program: &Program, round: &Round, further: u32) {
+        let further = u64::from(further);
+        let add = |sums: &mut [u64], more: &[u64]| {
+            sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more * further);
+        };
+        add(&mut self.kernels, &round.kernels);
+        add(&mut self.comms, &round.comms);
+        add(&mut self.exchanges, &round.exchanges);
+        let launched = program.kernels.iter().zip(&round.kernels);
+        let flops: u128 = launched.map(|(kernel, &count)| kernel.work.flops().0 * u128::from(count)).sum();
+        self.flops = Flops(self.flops.0 + flops * u128::from(further));
     }
 
     /// The time of all these, one after the other, but for launches \[ps\].

@@ -11,7 +11,7 @@ use toml::Spanned;
 
 use crate::runtime::train::pipeline::Order;
 use crate::scenario::error::ScenarioError;
-use crate::scenario::machine::relative;
+use crate::scenario::paths::relative;
 use crate::scenario::reader::Reader;
 use crate::schedule::{Placement, Schedule, Shape, csv};
 
