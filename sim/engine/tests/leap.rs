@@ -139,9 +139,4 @@ fn of_a_thousand_rounds_that_are_alike_a_few_are_run() {
         timeline.events
     };
     assert!(events(1000) < 40 * events(1), "{} and {} events", events(1000), events(1));
-    // As many that are not written are the same.
-    let options = Options { steps: 1, record: false, queue_limit: 8, ..ONCE };
-    let of = |rounds| programs(mesh, [&[], &round, &[]], rounds);
-    let few = prepared(mesh, &of(12), [1; 5], options, |job| job.run_further(988)).expect("a round repeats").0;
-    assert_eq!(few.ends, run(mesh, &of(1000), [1; 5], options).ends);
 }
