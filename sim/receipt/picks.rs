@@ -195,7 +195,7 @@ mod tests {
         assert!(near.is_right() && near.pairs() == (2, 2));
         let far = group(&[(1.0, 1.1, true), (1.04, 1.0, true)]);
         assert!(!far.is_right() && far.pairs() == (1, 0));
-        let both = Picks::of(&[near, far]).unwrap();
+        let both = Picks::of(&[near, far]).expect("two groups");
         assert_eq!((both.groups, both.right, both.pairs, both.ordered), (2, 1, 3, 2));
         assert!((both.chance - (2.0 / 3.0 + 0.5)).abs() < 1e-12);
     }
@@ -218,7 +218,7 @@ mod tests {
         let row = |version: &str, commit: &str| {
             let text =
                 format!(r#"{{"source":{{"repo":"r","commit":"{commit}"}},"framework":{{"name":"f"{version}}}}}"#);
-            stated(&serde_json::from_str(&text).unwrap())
+            stated(&serde_json::from_str(&text).expect("JSON"))
         };
         assert_ne!(row("", "a"), row("", "b"));
         assert_eq!(row(r#","version":"1""#, "a"), row(r#","version":"1""#, "b"));
