@@ -20,6 +20,7 @@ pub mod html;
 pub mod json;
 pub mod map;
 mod pattern;
+pub mod picks;
 pub mod read;
 pub mod row;
 pub mod runs;

@@ -26,6 +26,9 @@ fn requests() -> Vec<Request> {
     let schedules = "[vary]\n\"pipeline.schedule\" = [\"ZBH1\", \"Interleaved1F1B\"]\n\"megatron.implementation\" = [\"local\"]\n\
         \"megatron.overlap_grad_reduce\" = [false]\n\"megatron.overlap_param_gather\" = [false]";
     let fp8 = "\"megatron.fp8\" = \"delayed\"\n\"megatron.overlap_grad_reduce\" = false\n\"megatron.overlap_param_gather\" = false";
+    // Gradients in bf16 are copied to fp32 by the optimizer, and the copies are kept until the next step begins.
+    let copied = "\"megatron.grad_reduce_in_fp32\" = false\n\"megatron.fp8\" = \"delayed\"\n\"megatron.fp8_param_gather\" = true\n\
+        \"megatron.implementation\" = \"transformer_engine\"";
     let plain = "\"megatron.distributed_optimizer\" = false\n\"megatron.overlap_param_gather\" = false\n\
         \"megatron.attention\" = \"unfused\"\n\"megatron.implementation\" = \"local\"";
     vec![
@@ -33,6 +36,7 @@ fn requests() -> Vec<Request> {
         request("llama-3.1-8b", 7, a100, 16_384, 32, "megatron", ""),
         request("llama-3.1-8b", 8, a100, 1024, 256, "megatron", schedules),
         request("llama-3.1-8b", 4, h100, 2048, 64, "megatron", fp8),
+        request("gpt3-5b-nemo", 6, h100, 2048, 64, "megatron", copied),
         request("gpt3-5b-nemo", 8, a100, 2048, 64, "megatron", plain),
         request("mixtral-8x7b", 4, a100, 2048, 128, "megatron", ""),
         request("deepseek-v2-lite", 4, h100, 2048, 64, "megatron", ""),

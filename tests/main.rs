@@ -66,6 +66,7 @@ mod prose;
 mod readme;
 mod receipt_maker;
 mod receipts;
+mod recipes;
 mod recorded;
 mod refusal_codes;
 mod refusals;

@@ -1,6 +1,7 @@
 //! One receipt and what is predicted for it.
 
 use super::map::Assumption;
+use super::picks;
 use crate::scenario::predict::{Kind, Settings};
 use crate::scenario::{Measured, Prediction, Scenario, ScenarioError, predict};
 use crate::units::{Bytes, Time};
@@ -16,6 +17,8 @@ pub struct Case {
     pub scenario: Scenario,
     /// What the row does not state.
     pub assumptions: Vec<Assumption>,
+    /// What a row states of publisher, software, machine and types; empty for a user's own.
+    pub stated: String,
 }
 
 /// Predicted and measured, of one kind.
@@ -47,6 +50,8 @@ pub struct Judged {
     pub grade: String,
     /// Everything but what was measured: rows of one configuration share it.
     pub configuration: String,
+    /// What is the same for all layouts that it can be compared with ([`picks`]).
+    pub question: String,
     /// Step time \[s\].
     pub step: Option<Pair>,
     /// Whether the measured step lies in the predicted interval.
@@ -85,7 +90,7 @@ const PARTS: usize = 4;
 impl Case {
     /// A user's own scenario with `[measured]`, or a mapped row.
     pub fn new(id: &str, text: &str, scenario: Scenario, assumptions: Vec<Assumption>) -> Case {
-        Case { id: id.to_owned(), text: text.to_owned(), scenario, assumptions }
+        Case { id: id.to_owned(), text: text.to_owned(), scenario, assumptions, stated: String::new() }
     }
 
     /// What was measured.
@@ -119,12 +124,16 @@ impl Case {
         let share = |part: Time| part.0 as f64 / answer.step.0.max(1) as f64;
         let parts = answer.parts.iter().take(PARTS);
         let b = &answer.breakdown;
+        let keys = configuration(&self.text);
+        let kind = &answer.kind;
+        let about = format!("{} {} {} {} tokens", self.stated, kind.framework, kind.matmuls, answer.tokens);
         Judged {
             id: self.id.clone(),
             lane: m.lane.clone(),
             hardware: m.hardware.clone(),
             grade: m.grade.clone(),
-            configuration: configuration(&self.text),
+            configuration: keys.to_string(),
+            question: picks::question(&keys, &about),
             step: seconds(answer.step, m.step),
             inside: m.step.map(|step| answer.interval.0 <= step && step <= answer.interval.1),
             kind: answer.kind.clone(),
@@ -145,8 +154,8 @@ impl Case {
 }
 
 /// A scenario's keys without what was measured.
-fn configuration(text: &str) -> String {
+fn configuration(text: &str) -> toml::Table {
     let mut keys: toml::Table = text.parse().unwrap_or_default();
     keys.remove("measured");
-    keys.to_string()
+    keys
 }

@@ -9,7 +9,7 @@ use super::case::{Case, Judged};
 use super::map::{Mapped, Reason, map};
 use super::read::{Entry, Fault, Receipts};
 use super::table::Tables;
-use super::{ReceiptError, read};
+use super::{ReceiptError, picks, read};
 use crate::bug;
 use crate::near::did_you_mean;
 use crate::scenario::{Scenario, ScenarioError};
@@ -92,7 +92,8 @@ pub fn case(entry: &Entry, tables: &Tables) -> Result<Case, Reason> {
     if let Some(what) = entry.row.other_model(scenario.job.model()) {
         return Err(Reason::Contradiction(what));
     }
-    Ok(Case::new(&entry.row.id, &text, scenario, assumptions))
+    let stated = picks::stated(&entry.value);
+    Ok(Case { stated, ..Case::new(&entry.row.id, &text, scenario, assumptions) })
 }
 
 /// A case held against its prediction.

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::case::{Judged, Pair};
 use super::check::Outcome;
+use super::picks::{self, Layout, Picks};
 use super::summary::{Errors, Group};
 use crate::scenario::predict::Kind;
 
@@ -48,7 +49,29 @@ fn group(g: &Group) -> Value {
         "mfu_by_convention": g.mfu_by_convention.iter()
             .map(|(name, e)| ((*name).to_owned(), errors(Some(*e))))
             .collect::<serde_json::Map<_, _>>(),
+        "picks": picked(g.picks),
         "out_of_memory": {"measured": g.out_of_memory.0, "predicted": g.out_of_memory.1, "false_alarms": g.false_alarms},
+    })
+}
+
+fn picked(picks: Option<Picks>) -> Value {
+    picks.map_or(Value::Null, |p| {
+        json!({
+            "groups": p.groups, "right": p.right, "right_by_chance": p.chance, "pairs": p.pairs, "pairs_in_order": p.ordered,
+            "predicted_not_to_fit": p.unfit,
+        })
+    })
+}
+
+fn layouts(group: &picks::Group<'_>) -> Value {
+    let (pairs, ordered) = group.pairs();
+    let ids = |layout: &Layout<'_>| layout.rows.iter().map(|row| row.id.clone()).collect::<Vec<_>>();
+    json!({
+        "picked": group.pick().map(ids), "right": group.is_right(), "right_by_chance": group.chance(),
+        "behind": group.pick().map(|pick| group.behind(pick)), "pairs": pairs, "pairs_in_order": ordered,
+        "layouts": group.0.iter().map(|layout| json!({
+            "ids": ids(layout), "measured_s": layout.measured, "predicted_s": layout.predicted, "predicted_to_fit": layout.fits,
+        })).collect::<Vec<_>>(),
     })
 }
 
@@ -58,6 +81,7 @@ pub fn report(outcome: &Outcome, groups: &[Group]) -> Value {
         "format": FORMAT,
         "windtunnel": env!("CARGO_PKG_VERSION"),
         "groups": groups.iter().map(group).collect::<Vec<_>>(),
+        "layouts": picks::groups(&outcome.judged.iter().collect::<Vec<_>>()).iter().map(layouts).collect::<Vec<_>>(),
         "rows": outcome.judged.iter().map(row).collect::<Vec<_>>(),
         "skipped": outcome.skipped.iter().map(|s| json!({
             "id": s.id, "place": s.place, "lane": s.lane, "hardware": s.hardware, "reason": s.reason.words(),

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::case::{Judged, Pair};
 use super::check::Outcome;
 use super::map::Reason;
+use super::picks::{self, Picks};
 
 /// Errors of one kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,6 +56,8 @@ pub struct Group {
     pub mfu: Option<Errors>,
     /// The same, by convention.
     pub mfu_by_convention: Vec<(&'static str, Errors)>,
+    /// How well layouts are chosen between, where receipts have several of one run.
+    pub picks: Option<Picks>,
     /// Runs that ended out of memory, and how many of them are predicted to.
     pub out_of_memory: (usize, usize),
     /// Runs that went through but are predicted to be out of memory.
@@ -135,6 +138,7 @@ fn group(lane: &str, hardware: &str, outcome: &Outcome) -> Group {
                 Some((name, errors(&rows, &weight, |row| row.mfu.filter(|_| row.mfu_convention == name))?))
             })
             .collect(),
+        picks: Picks::of(&picks::groups(&rows)),
         out_of_memory: (died.clone().count(), died.filter(|row| row.memory_verdict.0).count()),
         false_alarms: rows.iter().filter(|row| row.memory_verdict == (true, false)).count(),
     }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::case::{Case, Judged, Pair};
 use super::check::Outcome;
 use super::map::Reason;
+use super::picks::{self, MARGIN};
 use super::summary::{ALL, Errors, Group, worst};
 use super::threshold::Broken;
 use crate::report::text::{table, table_within};
@@ -63,6 +64,7 @@ fn few(outcome: &Outcome, groups: &[Group], width: usize) -> String {
     }
     let all = |count: fn(&Group) -> usize| groups.iter().filter(|group| group.lane != ALL).map(count).sum::<usize>();
     let _ = writeln!(out, "Checked: {} of {} runs.", all(|group| group.covered), all(|group| group.rows));
+    choices(&mut out, outcome, groups, width);
     reasons(&mut out, outcome, width);
     out
 }
@@ -132,6 +134,7 @@ pub fn report(outcome: &Outcome, groups: &[Group], width: usize) -> String {
         let header = ["lane", "hardware", "figure", "rows", "median", "p90", "bias"];
         let _ = writeln!(out, "\n{}", table(&header, others, 3));
     }
+    choices(&mut out, outcome, groups, width);
     reasons(&mut out, outcome, width);
     let rows = worst(outcome, LISTED);
     if !rows.is_empty() {
@@ -151,6 +154,53 @@ pub fn report(outcome: &Outcome, groups: &[Group], width: usize) -> String {
         let _ = writeln!(out, "{}", table_within(&header, lines.collect(), &[2, 3, 4], width));
     }
     out
+}
+
+/// How well layouts of one run are chosen between, and where the pick is not among the best.
+fn choices(out: &mut String, outcome: &Outcome, groups: &[Group], width: usize) {
+    let Some(picks) = groups.last().and_then(|all| all.picks) else { return };
+    let near = percent(MARGIN).replace(".0", "");
+    let mut said = format!(
+        "{} groups of receipts differ in nothing but layout. The layout that is predicted to be the fastest is within {near} of the \
+         measured best in {} of them ({}; a random pick in {}).",
+        picks.groups,
+        picks.right,
+        percent(picks.best()),
+        percent(picks.chance / picks.groups as f64),
+    );
+    if let Some(order) = picks.order() {
+        let (all, right) = (picks.pairs, picks.ordered);
+        let _ = write!(
+            said,
+            " Of {all} pairs more than {near} apart, {right} ({}) are in the measured order.",
+            percent(order)
+        );
+    }
+    if picks.unfit > 0 {
+        let _ = write!(said, " {} layouts that ran are predicted not to fit, and never picked.", picks.unfit);
+    }
+    let _ = writeln!(out, "\nLayouts\n{}", textwrap::fill(&said, width));
+    let rows: Vec<&Judged> = outcome.judged.iter().collect();
+    let mut wrong: Vec<_> = picks::groups(&rows).into_iter().filter(|group| !group.is_right()).collect();
+    let lost = |group: &picks::Group<'_>| group.pick().map_or(f64::INFINITY, |pick| group.behind(pick));
+    wrong.sort_by(|a, b| lost(b).total_cmp(&lost(a)));
+    let id = |layout: &picks::Layout<'_>| layout.rows.first().map_or_else(String::new, |row| row.id.clone());
+    let lines: Vec<Vec<String>> = (wrong.iter().take(LISTED))
+        .map(|group| {
+            let (pick, lost) = match group.pick() {
+                Some(pick) => (id(pick), format!("{} slower", percent(group.behind(pick)))),
+                None => ("none: all are predicted not to fit".to_owned(), "·".to_owned()),
+            };
+            vec![group.0.first().map_or_else(String::new, id), pick, lost]
+        })
+        .collect();
+    if !lines.is_empty() {
+        let header = ["measured to be the fastest", "predicted to be the fastest", "which is"];
+        let _ = writeln!(out, "{}", table_within(&header, lines, &[2], width));
+    }
+    if wrong.len() > LISTED {
+        let _ = writeln!(out, "  and {} more: see --json", wrong.len() - LISTED);
+    }
 }
 
 fn shares(row: &Judged) -> String {

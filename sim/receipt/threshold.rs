@@ -10,8 +10,8 @@
 //! "step_time.median" = 0.05
 //! coverage = 0.9
 //! ```
-//! Every figure is a bound from above, but `coverage` and `interval` (share of steps inside the predicted interval),
-//! which are bounds from below, and `step_time.bias`, which bounds the absolute bias.
+//! Every figure is a bound from above, but `coverage`, `interval` (share of steps inside the predicted interval), `picks.best` and
+//! `picks.pairs` ([`super::picks`]), which are bounds from below, and `step_time.bias`, which bounds the absolute bias.
 
 use crate::near::did_you_mean;
 use std::collections::BTreeMap;
@@ -57,7 +57,7 @@ fn of(errors: Option<Errors>, figure: fn(&Errors) -> f64) -> Option<f64> {
 }
 
 /// The registry.
-pub const FIGURES: [Figure; 18] = [
+pub const FIGURES: [Figure; 20] = [
     least("coverage", |g| Some(g.coverage())),
     most("step_time.mean", |g| of(g.step, |e| e.mean)),
     most("step_time.median", |g| of(g.step, |e| e.median)),
@@ -74,6 +74,8 @@ pub const FIGURES: [Figure; 18] = [
     most("memory.max", |g| of(g.unstated, |e| e.max)),
     most("mfu.median", |g| of(g.mfu, |e| e.median)),
     most("mfu.max", |g| of(g.mfu, |e| e.max)),
+    least("picks.best", |g| g.picks.map(|p| p.best())),
+    least("picks.pairs", |g| g.picks.and_then(|p| p.order())),
     most("out_of_memory.missed", |g| Some((g.out_of_memory.0 - g.out_of_memory.1) as f64)),
     most("out_of_memory.false_alarms", |g| Some(g.false_alarms as f64)),
 ];

@@ -31,12 +31,31 @@ impl At<'_> {
         number.and_then(|number| u64::try_from(number).ok()).filter(|&number| number > 0).unwrap_or(1)
     }
 
+    /// A number that the request gives every plan. The scenario's own checks refuse one that is out of range.
+    pub fn given(&self, key: &str, most: u64) -> Option<u64> {
+        let number = self.request.fixed(key).and_then(Value::as_integer);
+        number.and_then(|number| u64::try_from(number).ok()).filter(|&number| number > 0 && number <= most)
+    }
+
+    /// Layers of the model, as many as the request says if it does.
+    pub fn layers(&self) -> u64 {
+        self.given("model.layers", MOST_LAYERS).unwrap_or_else(|| self.request.model.layers.count())
+    }
+
+    /// Query heads of the model, as many as the request says if it does.
+    pub fn heads(&self) -> u64 {
+        self.given("model.heads", u64::MAX).unwrap_or_else(|| self.request.model.mixer().heads())
+    }
+
     /// Chips that some axes of the mesh leave to the others; none where they do not divide them.
     pub fn left(&self, axes: &[&str]) -> Option<u64> {
         let taken: u64 = axes.iter().map(|axis| self.count(axis)).product();
         self.site.chips.is_multiple_of(taken).then(|| self.site.chips / taken)
     }
 }
+
+/// The most layers that a request may set.
+pub(super) const MOST_LAYERS: u64 = 1_024;
 
 /// A value for a plan to have.
 pub(super) fn some(value: impl Into<Value>) -> Option<Value> {
@@ -67,7 +86,7 @@ pub(super) const ON: fn(&At<'_>) -> Vec<Option<Value>> = |_| vec![some(true)];
 
 /// Tensor-parallel ranks: powers of two inside a node that divide the heads and the chips.
 pub(super) fn tensor(at: &At<'_>) -> Vec<Option<Value>> {
-    let heads = at.request.model.mixer().heads();
+    let heads = at.heads();
     let most = if at.request.limits.tp_inside_node { at.site.per_node } else { at.site.chips };
     counts(powers(most).filter(|&ranks| at.site.chips.is_multiple_of(ranks) && heads.is_multiple_of(ranks)))
 }

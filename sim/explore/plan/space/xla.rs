@@ -16,7 +16,7 @@ pub(super) const AXES: &[Axis] = &[
 
 /// Chips that heads and an MLP's width are split over.
 fn tensor(at: &At<'_>) -> Vec<Option<Value>> {
-    let heads = at.request.model.mixer().heads();
+    let heads = at.heads();
     counts(
         powers(at.site.chips.min(16))
             .filter(|&chips| at.site.chips.is_multiple_of(chips) && heads.is_multiple_of(chips)),

@@ -70,7 +70,7 @@ impl Part {
             backward: each - forward,
             weights: two.weights.saturating_sub(one.weights).0.min(each - forward),
             kept: one.kept,
-            states: one.before - one.optimizer + one.optimizer / u64::from(fold),
+            states: one.before.saturating_sub(one.optimizer) + one.optimizer / u64::from(fold),
         }
     }
 }

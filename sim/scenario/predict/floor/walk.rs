@@ -18,7 +18,8 @@ pub(super) struct Walked {
     pub kernels: Time,
     /// Time of the kernels that make gradients of weights \[ps\].
     pub weights: Time,
-    /// Bytes that tensors hold when the step begins \[B\].
+    /// Bytes that tensors hold from step to step: the least before forward, as a step may begin with freeing what the last one left,
+    /// such as copies of gradients \[B\].
     pub before: u64,
     /// Of these, states of the optimizer \[B\].
     pub optimizer: u64,
@@ -47,6 +48,9 @@ pub(super) fn walk(program: &Program, costs: &Costs) -> Walked {
     let mut events = vec![Time::ZERO; program.events as usize];
     let (mut begun, mut turned) = (None, false);
     for instr in &program.step {
+        if begun.is_none() {
+            walked.before = walked.before.min(held.live);
+        }
         match *instr {
             Instr::Launch { stream, kernel, .. } => {
                 let at = stream.0 as usize;
