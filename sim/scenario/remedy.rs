@@ -17,11 +17,15 @@ use crate::runtime::Plan;
 /// The single changes, out of those a user would try first, that make the plan fit; and, failing a smaller batch, the
 /// longest sequence that does. What the scenario's own checks refuse is no change.
 pub(super) fn find(scenario: &Scenario) -> Vec<Remedy> {
-    let mut remedies: Vec<Remedy> = changes(scenario).iter().filter_map(|change| fitting(scenario, change)).collect();
+    let changes = changes(scenario);
     // A shorter sequence, in halves: enough to say where to look; `ceiling` finds the exact one.
     let halves = std::iter::successors(Some(scenario.job.seq() / 2), |seq| Some(seq / 2));
     let mut shorter = halves.take_while(|&seq| seq >= 256).map(|seq| Change::set("batch.sequence", seq as i64));
-    remedies.extend(shorter.find_map(|change| fitting(scenario, &change)));
+    let (mut remedies, shorter) = rayon::join(
+        || changes.par_iter().filter_map(|change| fitting(scenario, change)).collect::<Vec<Remedy>>(),
+        || shorter.find_map(|change| fitting(scenario, &change)),
+    );
+    remedies.extend(shorter);
     remedies
 }
 
