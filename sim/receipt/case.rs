@@ -52,6 +52,8 @@ pub struct Judged {
     pub configuration: String,
     /// What is the same for all layouts that it can be compared with ([`picks`]).
     pub question: String,
+    /// The configuration without its description, which may name the same layout otherwise.
+    pub layout: String,
     /// Step time \[s\].
     pub step: Option<Pair>,
     /// Whether the measured step lies in the predicted interval.
@@ -134,6 +136,7 @@ impl Case {
             grade: m.grade.clone(),
             configuration: keys.to_string(),
             question: picks::question(&keys, &about),
+            layout: without(keys, "description").to_string(),
             step: seconds(answer.step, m.step),
             inside: m.step.map(|step| answer.interval.0 <= step && step <= answer.interval.1),
             kind: answer.kind.clone(),
@@ -155,7 +158,10 @@ impl Case {
 
 /// A scenario's keys without what was measured.
 fn configuration(text: &str) -> toml::Table {
-    let mut keys: toml::Table = text.parse().unwrap_or_default();
-    keys.remove("measured");
+    without(text.parse().unwrap_or_default(), "measured")
+}
+
+fn without(mut keys: toml::Table, key: &str) -> toml::Table {
+    keys.remove(key);
     keys
 }

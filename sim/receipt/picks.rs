@@ -97,7 +97,7 @@ pub fn question(scenario: &toml::Table, about: &str) -> String {
 pub fn groups<'o>(rows: &[&'o Judged]) -> Vec<Group<'o>> {
     let mut found: BTreeMap<&str, BTreeMap<&str, Vec<&Judged>>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.step.is_some()) {
-        found.entry(&row.question).or_default().entry(&row.configuration).or_default().push(row);
+        found.entry(&row.question).or_default().entry(&row.layout).or_default().push(row);
     }
     let several = found.into_values().filter(|layouts| layouts.len() > 1);
     several
