@@ -21,6 +21,7 @@ pub mod json;
 pub mod map;
 mod pattern;
 pub mod picks;
+pub mod question;
 pub mod read;
 pub mod row;
 pub mod runs;

@@ -1,7 +1,7 @@
 //! One receipt and what is predicted for it.
 
 use super::map::Assumption;
-use super::picks;
+use super::question::question;
 use crate::scenario::predict::{Kind, Settings};
 use crate::scenario::{Measured, Prediction, Scenario, ScenarioError, predict};
 use crate::units::{Bytes, Time};
@@ -50,7 +50,7 @@ pub struct Judged {
     pub grade: String,
     /// Everything but what was measured: rows of one configuration share it.
     pub configuration: String,
-    /// What is the same for all layouts that it can be compared with ([`picks`]).
+    /// What is the same for all layouts that it can be compared with ([`picks`](super::picks)).
     pub question: String,
     /// The configuration without its description, which may name the same layout otherwise.
     pub layout: String,
@@ -135,7 +135,7 @@ impl Case {
             hardware: m.hardware.clone(),
             grade: m.grade.clone(),
             configuration: keys.to_string(),
-            question: picks::question(&keys, &about),
+            question: question(&keys, &about),
             layout: without(keys, "description").to_string(),
             step: seconds(answer.step, m.step),
             inside: m.step.map(|step| answer.interval.0 <= step && step <= answer.interval.1),

@@ -9,7 +9,7 @@ use super::case::{Case, Judged};
 use super::map::{Mapped, Reason, map};
 use super::read::{Entry, Fault, Receipts};
 use super::table::Tables;
-use super::{ReceiptError, picks, read};
+use super::{ReceiptError, question, read};
 use crate::bug;
 use crate::near::did_you_mean;
 use crate::scenario::{Scenario, ScenarioError};
@@ -92,7 +92,7 @@ pub fn case(entry: &Entry, tables: &Tables) -> Result<Case, Reason> {
     if let Some(what) = entry.row.other_model(scenario.job.model()) {
         return Err(Reason::Contradiction(what));
     }
-    let stated = picks::stated(&entry.value);
+    let stated = question::stated(&entry.value);
     Ok(Case { stated, ..Case::new(&entry.row.id, &text, scenario, assumptions) })
 }
 

@@ -1,7 +1,7 @@
 //! How well predictions choose between layouts of one run.
 //!
 //! Receipts are a *group* if they answer one question: the same publisher, software and its version, machine, model, types, sequence and
-//! tokens of a step ([`question`]). Everything else that their scenarios say is a *layout*: axes of the mesh, micro-batch, schedule, stages,
+//! tokens of a step ([`question`](super::question::question)). Everything else that their scenarios say is a *layout*: axes of the mesh, micro-batch, schedule, stages,
 //! recompute, sharding, compilation. It is what a plan may choose. Rows of one layout are averaged, and a group has two layouts at least.
 //!
 //! Of a group we ask whether the layout with the shortest predicted step is within [`MARGIN`] of the one that was measured to be the
@@ -10,8 +10,6 @@
 //! layouts that are predicted alike the slowest counts as picked, and their pair as not ordered.
 
 use std::collections::BTreeMap;
-
-use serde_json::Value;
 
 use super::case::Judged;
 
@@ -50,47 +48,6 @@ pub struct Picks {
     pub ordered: usize,
     /// Layouts that ran and are predicted not to fit.
     pub unfit: usize,
-}
-
-/// What receipts of a group have in common, as far as the row says it: who measured, with what software, on which machine, in which
-/// types. Where no version is stated, the commit of the source stands for it: a publisher's page is of one release.
-pub fn stated(row: &Value) -> String {
-    let source = &row["source"];
-    let publisher = ["repo", "paper", "title"].iter().find_map(|key| source[*key].as_str());
-    let version = match &row["framework"]["version"] {
-        Value::Null => &source["commit"],
-        version => version,
-    };
-    let without_notes = |group: &Value| {
-        let mut group = group.clone();
-        if let Some(keys) = group.as_object_mut() {
-            keys.remove("notes");
-        }
-        group
-    };
-    let (hardware, precision) = (without_notes(&row["hardware"]), without_notes(&row["precision"]));
-    format!("{publisher:?} {} {version} {hardware} {precision}", row["framework"])
-}
-
-/// The scenario's tables that no plan changes.
-const FIXED: [&str; 4] = ["topology", "model", "precision", "float8"];
-
-/// Keys of other tables that no plan changes: the length of a sequence, the release, and what another result of the training follows from.
-const KEPT: [(&str, &str); 6] = [
-    ("batch", "sequence"),
-    ("framework", "release"),
-    ("optimizer", "name"),
-    ("megatron", "moe_expert_capacity_factor"),
-    ("megatron", "moe_pad_expert_input_to_capacity"),
-    ("xla", "capacity_factor"),
-];
-
-/// What receipts of a group have in common, as far as their scenarios say it; `about` is the rest.
-pub fn question(scenario: &toml::Table, about: &str) -> String {
-    let fixed = FIXED.map(|table| scenario.get(table).map(toml::Value::to_string));
-    let kept =
-        KEPT.map(|(table, key)| scenario.get(table).and_then(|table| table.get(key)).map(toml::Value::to_string));
-    format!("{about} {kept:?} {fixed:?}")
 }
 
 /// The groups among receipts, in the order of what they have in common.
@@ -211,16 +168,5 @@ mod tests {
         let best_refused = group(&[(1.0, 1.0, false), (1.5, 1.5, true)]);
         assert!(!best_refused.is_right() && best_refused.pairs() == (1, 1));
         assert!(!group(&[(1.0, 1.0, false), (1.5, 1.5, false)]).is_right());
-    }
-
-    #[test]
-    fn a_release_that_is_not_stated_is_that_of_the_source() {
-        let row = |version: &str, commit: &str| {
-            let text =
-                format!(r#"{{"source":{{"repo":"r","commit":"{commit}"}},"framework":{{"name":"f"{version}}}}}"#);
-            stated(&serde_json::from_str(&text).expect("JSON"))
-        };
-        assert_ne!(row("", "a"), row("", "b"));
-        assert_eq!(row(r#","version":"1""#, "a"), row(r#","version":"1""#, "b"));
     }
 }
