@@ -32,6 +32,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 pub mod torus;
+pub mod variation;
 pub mod waves;
 
 pub use attention::{Backend, Blocks, FLEX_OVER_FLASH2};
@@ -41,6 +42,7 @@ pub use disk::Disks;
 pub use host::Overheads;
 pub use profile::{Profile, ProfileError};
 pub use table::Shape;
+pub use variation::Variation;
 
 use crate::program::{Collective, Comm, DType, Dispatch, Kernel, MatmulLayout, MemoryKind, Work};
 use crate::units::{Bandwidth, Bytes, Time};

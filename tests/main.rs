@@ -63,6 +63,7 @@ mod planner;
 mod plans;
 mod profiles;
 mod prose;
+mod ranks;
 mod readme;
 mod receipt_maker;
 mod receipts;

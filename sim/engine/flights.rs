@@ -29,6 +29,8 @@ pub(super) struct Flight {
     /// The slower end's time alone \[ps\], and the largest use of each level; of a sender.
     pub(super) use_of: [f64; LEVELS],
     pub(super) running: Running,
+    /// When the message began; of a sender \[ps\].
+    pub(super) begun: u64,
     /// Last search that came by, and the flow it made of this.
     pub(super) visit: u32,
     pub(super) flow: u32,
@@ -77,6 +79,7 @@ impl Exchanges {
             ended: true,
             use_of: [0.0; LEVELS],
             running: Running::NOTHING,
+            begun: 0,
             visit: 0,
             flow: NONE,
         };
@@ -117,6 +120,7 @@ impl Exchanges {
         let width = self.width;
         for (flight, index) in self.flights.iter_mut().zip(0..).filter(|(flight, _)| flight.transfer != NONE) {
             flight.running.since += by;
+            flight.begun += by;
             flight.turn = flight.turn.wrapping_add(turns(index / width, flight.transfer));
         }
     }

@@ -15,6 +15,7 @@ use super::cast::{Cast, Meetings};
 use super::flights::Exchanges;
 use super::parts::{Actor, Doing, Event, Meeting, NONE, Passed, Rank, Running};
 use super::plan::Plan;
+use super::ranks::{Noted, RankPace};
 use super::rounds::Rounds;
 use super::spent::{Exposed, Spent, Totals};
 use super::watch::Watch;
@@ -81,6 +82,10 @@ pub(super) struct Engine<'a> {
     pub(super) steps: u32,
     pub(super) watch: Watch,
     pub(super) rounds: Rounds,
+    /// The pace of each simulated rank; none where all are as their class.
+    pub(super) paces: Option<&'a [RankPace]>,
+    /// How long everything took, if that is asked for.
+    pub(super) noted: Option<Noted>,
 }
 
 impl<'a> Engine<'a> {
@@ -182,6 +187,8 @@ impl<'a> Engine<'a> {
             steps: options.steps,
             watch: Watch::new(&plans, options),
             rounds: Rounds::new(ranks.first().map(|rank| &plans[rank.class as usize]), options),
+            paces: None,
+            noted: None,
             job,
             options,
             plans,

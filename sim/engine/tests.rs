@@ -4,6 +4,7 @@
 mod account;
 mod exchange;
 mod fold;
+mod lanes;
 mod leap;
 mod order;
 mod random;

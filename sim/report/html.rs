@@ -9,6 +9,7 @@ mod evidence;
 mod marks;
 mod memory;
 mod pipeline;
+mod ranks;
 mod recorded;
 mod scale;
 #[cfg(test)]
@@ -47,6 +48,10 @@ pub fn page(scenario: &Scenario, answer: &Prediction) -> String {
         @if let Some(stages) = pipeline::table(&report) {
             h2 id="pipeline" { "Ranks of the pipeline" }
             (stages)
+        }
+        @if let Some(ranks) = &report.ranks {
+            h2 id="ranks" { "Ranks that differ: who waits for whom" }
+            (ranks::section(answer, ranks))
         }
         h2 id="evidence" { "What the prediction rests on" }
         (evidence::section(scenario, answer, &report))

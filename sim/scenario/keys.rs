@@ -11,6 +11,7 @@ mod job;
 mod megatron;
 pub mod presets;
 mod pytorch;
+mod ranks;
 mod readers;
 mod row;
 mod small;
@@ -37,7 +38,7 @@ const TOP: Table = Table {
 };
 
 /// All tables, in the order that people write them.
-pub const TABLES: [&Table; 25] = [
+pub const TABLES: [&Table; 26] = [
     &TOP,
     &job::TOPOLOGY_KEYS,
     &job::MODEL_KEYS,
@@ -62,6 +63,7 @@ pub const TABLES: [&Table; 25] = [
     &training::LOOP_KEYS,
     &training::FRAMEWORK_KEYS,
     &training::MEMORY_KEYS,
+    &ranks::RANKS_KEYS,
     &job::MEASURED_KEYS,
 ];
 
