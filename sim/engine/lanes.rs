@@ -27,13 +27,14 @@ use rand::rngs::ChaCha8Rng;
 
 use crate::units::Time;
 
-use super::ranks::{Jitter, Noted, RankPace};
+use super::ranks::{Jitter, RankPace};
 use super::state::Engine;
 use super::{EngineError, Job, Options, Timeline};
 use members::Members;
 use noise::Noise;
 use play::Player;
-use tape::Tape;
+pub use tape::Met;
+use tape::{Durations, Tape};
 
 /// Steps up to this long are simulated: floats count picoseconds exactly up to here.
 const LONGEST: f64 = 4_503_599_627_370_496.0;
@@ -50,15 +51,6 @@ pub struct Lanes {
     pub alike: Timeline,
 }
 
-/// How long everything of one step takes on a rank that is as the profile \[ps\].
-#[derive(Debug, Default)]
-struct Durations {
-    /// By class and operation of its plan.
-    ops: Vec<Vec<f64>>,
-    /// By class and end of a message.
-    legs: Vec<Vec<f64>>,
-}
-
 /// What ranks at paces of their own do.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Played {
@@ -70,21 +62,6 @@ pub struct Played {
     pub waits: Vec<(String, Vec<Time>)>,
     /// What watched ranks met others for in the last step, in order.
     pub met: Vec<Met>,
-}
-
-/// A collective or a message of a watched rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Met {
-    /// The rank.
-    pub rank: u32,
-    /// The group, by its place in [`Played::waits`].
-    pub group: u32,
-    /// When it came, from the beginning of the last step \[ps\].
-    pub came: i64,
-    /// When all others had come.
-    pub began: i64,
-    /// When it ended.
-    pub ended: i64,
 }
 
 impl Lanes {
@@ -147,26 +124,5 @@ impl Lanes {
             waits: player.waits(),
             met: player.met(before),
         })
-    }
-}
-
-impl Durations {
-    fn of(noted: &Noted, plans: &[super::plan::Plan], steps: usize) -> Vec<Durations> {
-        let empty = || Durations {
-            ops: plans.iter().map(|plan| vec![0.0; plan.ops.len()]).collect(),
-            legs: plans.iter().map(|plan| vec![0.0; plan.legs.len()]).collect(),
-        };
-        let mut all: Vec<Durations> = (0..steps).map(|_| empty()).collect();
-        for (class, ops) in noted.ops.iter().enumerate() {
-            for &(step, at, took) in ops {
-                all[step as usize].ops[class][at as usize] = took as f64;
-            }
-        }
-        for (class, legs) in noted.legs.iter().enumerate() {
-            for &(step, at, took) in legs {
-                all[step as usize].legs[class][at as usize] = took as f64;
-            }
-        }
-        all
     }
 }

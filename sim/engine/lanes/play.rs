@@ -3,8 +3,8 @@
 use super::super::ranks::{Bound, RankPace, Stretch};
 use super::members::{Copies, Members, NOBODY};
 use super::noise::Noise;
-use super::tape::{Issued, Lane, Meet, Message, Tape, Tick};
-use super::{Durations, Met, Time};
+use super::tape::{Durations, Issued, Lane, Meet, Message, Met, Tape, Tick};
+use crate::units::Time;
 
 /// A time for each rank of a class \[ps\].
 type Times = Vec<f64>;
