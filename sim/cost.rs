@@ -26,6 +26,7 @@ mod nearby;
 pub mod overlap;
 pub mod profile;
 mod registry;
+mod route;
 pub mod sections;
 mod sound;
 mod table;
@@ -40,6 +41,7 @@ pub use comm::{CommCost, OnNodes, Placed};
 pub use disk::Disks;
 pub use host::Overheads;
 pub use profile::{Profile, ProfileError};
+pub use route::Route;
 pub use table::Shape;
 
 use crate::program::{Collective, Comm, DType, Dispatch, Kernel, MatmulLayout, MemoryKind, Work};
@@ -246,12 +248,18 @@ impl<'p> CostModel<'p> {
 
     /// Time of a collective alone on the machine, and how busy it keeps the links.
     pub fn collective(&self, comm: &Comm, placed: impl Into<Placed>) -> CommCost {
+        self.collective_by(comm, placed, &Route::default())
+    }
+
+    /// The same over a fabric that is told: its shared uplinks, and its latencies.
+    pub fn collective_by(&self, comm: &Comm, placed: impl Into<Placed>, route: &Route) -> CommCost {
         let (placed, rail) = (placed.into(), self.software.rail);
+        let (collectives, deepep) = (&self.profile.collectives, self.profile.deepep.as_ref());
         match (comm.kind, placed) {
             (Collective::Rows(rows), Placed::Nodes(spread)) => {
-                deepep::cost(&self.profile.collectives, self.profile.deepep.as_ref(), rows, comm.bytes, spread, rail)
+                deepep::cost(collectives, deepep, (rows, comm.bytes), (spread, route), rail)
             }
-            (kind, placed) => self.profile.collectives.cost(kind, comm.bytes, placed, rail),
+            (kind, placed) => collectives.cost(kind, comm.bytes, (placed, route), rail),
         }
     }
 

@@ -14,6 +14,7 @@ mod on_nodes;
 pub mod place;
 pub mod registry;
 mod topology;
+pub mod uplink;
 pub mod torus;
 mod understood;
 mod written;
@@ -24,6 +25,7 @@ pub use place::Place;
 pub use registry::registry;
 pub use topology::{Axis, Chip, Fact, Level, LevelKind, Node, Peak, Reach, Size, Topology, Vendor};
 pub use torus::{Line, OnTorus};
+pub use uplink::{Crossing, Hops, OUTER, Uplink};
 
 /// The JSON Schema of a topology, `docs/schema/topology.json`.
 pub const SCHEMA: &str = include_str!("../docs/schema/topology.json");

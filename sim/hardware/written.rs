@@ -149,8 +149,10 @@ pub struct Level {
     pub size: Sourced<Joins>,
     /// One chip's bandwidth into this level, one direction.
     pub bandwidth: Sourced<Bandwidth>,
-    /// Latency of a message.
+    /// Time of the smallest message between two chips that this level joins and no inner one does.
     pub latency: Sourced<Time>,
+    /// What the chips below one uplink can send over what the uplink carries, 1 or more; unset: 1.
+    pub oversubscription: Option<Sourced<f64>>,
 }
 
 /// `kind = "switch"`, `kind = "rails"` or `kind.torus.links = …`.

@@ -121,7 +121,7 @@ pub(super) fn profile(
         let problem = format!("the profile {} was measured on {one}, and {} is {other}", profile.name, topology.name);
         return Err(reader.plan(at, problem, "name a topology and a profile of the same machine"));
     }
-    let link = topology.fabric.first().map_or(Bandwidth(0.0), |level| level.bandwidth);
+    let link = topology.fabric.first().map_or(Bandwidth(0.0), |level| level.carries());
     let chip = &topology.chip;
     for (what, here, there, unit) in [
         ("memory bandwidth", chip.memory_bandwidth.0, profile.machine.memory_bandwidth.0, "GB/s"),

@@ -14,6 +14,7 @@ mod mfu;
 pub mod pairs;
 mod parts;
 mod rounds;
+mod route;
 mod settings;
 mod trust;
 mod unread;
