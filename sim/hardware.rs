@@ -7,10 +7,12 @@
 //! Everything here is what the vendor or a device query says the machine *is*. What it achieves, and at which clock, is
 //! in the cost profile that the topology names. To add a machine: a TOML file, and a line in `hardware/registry.rs`.
 
+mod base;
 mod change;
 pub mod describe;
 pub mod error;
 mod on_nodes;
+mod picture;
 pub mod place;
 pub mod registry;
 mod topology;
@@ -21,6 +23,7 @@ mod written;
 
 pub use error::HardwareError;
 pub use on_nodes::OnNodes;
+pub use picture::Drawn;
 pub use place::Place;
 pub use registry::registry;
 pub use topology::{Axis, Chip, Fact, Level, LevelKind, Node, Peak, Reach, Size, Topology, Vendor};

@@ -21,6 +21,8 @@ use crate::units::{Bandwidth, Bytes, FlopRate, Frequency, Power, Time};
 pub struct Topology {
     /// Name of the family, such as `h200-sxm-141gb`.
     pub name: String,
+    /// The machine that the file names as its base, if it names one.
+    pub base: Option<String>,
     /// The family in one line.
     pub description: String,
     /// Name of the cost profile measured on this chip and fabric.
@@ -37,7 +39,7 @@ pub struct Topology {
     pub usd_per_chip_hour: Option<f64>,
     /// Every number of the file with its source, for `topology show`.
     pub facts: Vec<Fact>,
-    /// The file.
+    /// The file; one that names a base, laid over it.
     pub text: String,
 }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use toml::Spanned;
 
+use super::base::{Base, Extended};
 use super::describe;
 use super::uplink::OUTER;
 use super::written::{self, Joins, Sourced};
@@ -17,9 +18,17 @@ const MOST_OVERSUBSCRIBED: f64 = 1e6;
 
 /// Reads, checks and sizes a topology.
 pub fn read(file: &str, text: &str, size: &Size) -> Result<Topology, HardwareError> {
-    let at = At { file, text };
-    let written: written::File = toml::from_str(text)
-        .map_err(|error| at.place(error.message().trim_end(), error.span().unwrap_or(text.len()..text.len())))?;
+    let base = Base::of(file, text)?;
+    let at = At { file, text, base: base.as_ref() };
+    let wrong =
+        |error: toml::de::Error| at.place(error.message().trim_end(), error.span().unwrap_or(text.len()..text.len()));
+    let (written, whole) = match &base {
+        None => (toml::from_str::<written::File>(text).map_err(wrong)?, text.to_owned()),
+        Some(base) => {
+            let Extended { written, text } = base.extend(text).map_err(wrong)?;
+            (written, text)
+        }
+    };
     for (key, source) in &written.sources {
         if source.get_ref().trim().is_empty() {
             return Err(
@@ -53,7 +62,8 @@ pub fn read(file: &str, text: &str, size: &Size) -> Result<Topology, HardwareErr
         fabric,
         usd_per_chip_hour: price.transpose()?,
         facts: numbers.facts,
-        text: text.to_owned(),
+        base: written.base.as_deref().map(one_line),
+        text: whole,
     })
 }
 
@@ -62,11 +72,21 @@ pub fn read(file: &str, text: &str, size: &Size) -> Result<Topology, HardwareErr
 struct At<'f> {
     file: &'f str,
     text: &'f str,
+    base: Option<&'f Base>,
 }
 
 impl At<'_> {
     fn place(&self, problem: &str, span: Range<usize>) -> HardwareError {
-        HardwareError::Written { problem: problem.to_owned(), place: Place::of(self.file, self.text, span) }
+        let place = match self.base {
+            Some(base) => base.place(self.file, self.text, span),
+            None => Place::of(self.file, self.text, span),
+        };
+        HardwareError::Written { problem: problem.to_owned(), place }
+    }
+
+    /// The bytes of a span, as written.
+    fn shown(&self, span: Range<usize>) -> &str {
+        self.base.map_or(self.text, |base| &base.both).get(span).unwrap_or_default().trim_matches(['"', '\''])
     }
 }
 
@@ -80,15 +100,15 @@ struct Numbers<'f> {
 impl Numbers<'_> {
     fn take<T: Number>(&mut self, name: &str, written: &Sourced<T>) -> Result<T, HardwareError> {
         let value = *written.value.get_ref();
-        let shown = self.at.text.get(written.value.span()).unwrap_or_default().trim_matches(['"', '\'']);
+        let shown = self.at.shown(written.value.span()).to_owned();
         if !value.is_sound() {
             let problem = format!("{name} is {shown}: it must be finite and above zero");
             return Err(self.at.place(&problem, written.value.span()));
         }
-        if let Some(Err(why)) = physical(shown) {
+        if let Some(Err(why)) = physical(&shown) {
             return Err(self.at.place(&format!("{name} is {shown}: {why}"), written.value.span()));
         }
-        self.note(name, shown, &written.source)?;
+        self.note(name, &shown, &written.source)?;
         Ok(value)
     }
 

@@ -36,6 +36,8 @@ pub struct File {
     /// The name that scenarios write; the file is called the same.
     #[cfg_attr(test, schemars(with = "String"))]
     pub name: Spanned<String>,
+    /// The machine that this one is like, by name or path: the file says what differs, and all else is as there.
+    pub base: Option<String>,
     /// What the machine is, in a line.
     pub description: String,
     /// The profile of costs that belongs to the chip: a shipped name or a path.

@@ -6,6 +6,7 @@
 //! To add a section: a file in `html/` that returns markup, and its line in [`page`].
 
 mod evidence;
+mod fabric;
 mod marks;
 mod memory;
 mod pipeline;
@@ -47,6 +48,9 @@ pub fn page(scenario: &Scenario, answer: &Prediction) -> String {
         @if let Some(stages) = pipeline::table(&report) {
             h2 id="pipeline" { "Ranks of the pipeline" }
             (stages)
+        }
+        @if let Some(fabric) = fabric::section(&scenario.topology) {
+            (fabric)
         }
         h2 id="evidence" { "What the prediction rests on" }
         (evidence::section(scenario, answer, &report))

@@ -8,7 +8,7 @@ use crate::program::{Comm, DType, Group, GroupId};
 use crate::units::Bytes;
 
 /// Bytes of a buffer so large that latencies do not count.
-const LARGE: u64 = 1 << 36;
+const LARGE: u64 = 1 << 40;
 /// Share of the line rate that rings reach, in the profile.
 const EFFICIENCY: f64 = 0.9806;
 /// A card, one direction [B/s].
@@ -51,10 +51,11 @@ fn seconds(kind: Collective, group: (u32, u32), topology: &Topology) -> f64 {
 /// Whether a time is a closed form's but for latencies.
 fn is(found: f64, expected: f64) -> bool {
     let share = found / expected;
-    if !(1.0..1.001).contains(&share) {
+    let close = (0.999_999..1.000_2).contains(&share);
+    if !close {
         println!("{found} s instead of {expected} s");
     }
-    (1.0..1.001).contains(&share)
+    close
 }
 
 /// What passes each of 64 ranks in an all-gather [B].
@@ -66,14 +67,15 @@ fn passes() -> f64 {
 fn a_fat_tree_that_is_not_oversubscribed_is_as_fast_as_its_cards() {
     for kind in ["switch", "rails"] {
         let tree = fat_tree(kind, 1.0, "50 GB/s", "2.7 us", "2.7 us");
-        let node = 450e9;
+        // What a ring keeps of the bus bandwidth of a node of eight: 512 MiB in 1,400 us, in the profile.
+        let node = 0.9636 * (1_u64 << 29) as f64 * 7.0 / 8.0 / 1400e-6;
         for group in [(64, 1), (8, 8), (4, 16)] {
             let (n, g) = (f64::from(group.0), if group.1 == 1 { 8.0 } else { 1.0 });
             let x = LARGE as f64 * (n - 1.0) / n;
             // A ring leaves a node by as many cards as the node has members.
             let rate = (g * CARD * EFFICIENCY).min(node);
             let gather = seconds(Collective::AllGather, group, &tree);
-            assert!(gather >= x / rate && gather < 1.1 * x / rate, "{kind} {group:?}: {gather} {}", x / rate);
+            assert!(is(gather, x / rate), "{kind} {group:?}");
         }
     }
 }

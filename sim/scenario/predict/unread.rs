@@ -63,10 +63,16 @@ pub(super) fn unread(scenario: &Scenario, answer: &Prediction, settings: Setting
     let mut text = topology.text.clone();
     let mut unread = vec![];
     for Fact { name, .. } in changed {
-        let why = if NEVER_READ.contains(&name.as_str()) || name.ends_with(".latency") {
+        let why = if NEVER_READ.contains(&name.as_str()) {
             format!("times come from what was measured, in the profile {}", scenario.profile.name)
         } else {
-            let others = topology.changed(&text, name, shipped.as_ref());
+            // The shipped number may not fit the levels around it: then half and twice as much are asked about.
+            let fitting = |other: Option<&Topology>| {
+                let others = topology.changed(&text, name, other);
+                others.into_iter().filter(|text| scenario.draft.tried(Some(text)).is_ok()).collect::<Vec<_>>()
+            };
+            let others = Some(fitting(shipped.as_ref())).filter(|others| !others.is_empty());
+            let others = others.unwrap_or_else(|| fitting(None));
             let Some(last) = others.last().filter(|_| others.iter().all(same)) else { continue };
             // The next number is asked about on the machine without this one: together they may change something.
             text.clone_from(last);
