@@ -11,6 +11,7 @@ pub mod allocator;
 pub mod attention;
 pub mod basis;
 pub mod batched;
+mod carried;
 pub mod clock;
 pub mod collective;
 mod comm;
@@ -37,6 +38,7 @@ pub mod waves;
 
 pub use attention::{Backend, Blocks, FLEX_OVER_FLASH2};
 pub use basis::{Basis, Cost, Evidence};
+pub use carried::FARTHEST;
 pub use comm::{CommCost, OnNodes, Placed};
 pub use disk::Disks;
 pub use host::Overheads;

@@ -5,7 +5,7 @@
 //! `r`, and chip `r` in node `r / node.chips`; every question about where a group of ranks lies follows from that.
 //!
 //! Everything here is what the vendor or a device query says the machine *is*. What it achieves, and at which clock, is
-//! in the cost profile that the topology names. To add a machine: a TOML file, and a line in `hardware/registry.rs`.
+//! in the cost profile that the topology names. To add a machine: a TOML file, and a line in `hardware/shipped.rs`.
 
 mod base;
 mod change;
@@ -15,10 +15,11 @@ mod on_nodes;
 mod picture;
 pub mod place;
 pub mod registry;
+mod shipped;
 mod topology;
-pub mod uplink;
 pub mod torus;
 mod understood;
+pub mod uplink;
 mod written;
 
 pub use error::HardwareError;

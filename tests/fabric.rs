@@ -70,7 +70,7 @@ fn on(folder: &Folder, name: &str, machine: &str, plan: &str, fold: bool) -> Pre
 #[test]
 fn on_512_gpus_the_spine_the_leaf_and_the_latency_of_a_rail_move_the_answer() {
     let folder = Folder::new("fabric-512");
-    let plan = plan("fsdp2", 64, "micro = 1\n");
+    let plan = plan("fsdp2", 64, "micro = 1\n[mesh]\n");
     let step = |name: &str, tree: Tree| on(&folder, name, &tree.file(), &plan, true).step;
     let plain = step("plain", TREE);
     let slow_spine = step("spine", Tree { spine: "1 GB/s", ..TREE });
@@ -80,17 +80,20 @@ fn on_512_gpus_the_spine_the_leaf_and_the_latency_of_a_rail_move_the_answer() {
     let large_leaf = step("leaf", Tree { leaf: 16, oversubscription: 4.0, ..TREE });
     assert!(slow_spine.seconds() > 5.0 * plain.seconds(), "{slow_spine} on a spine of 1 GB/s, {plain} on one of 50");
     assert!(slow_rail.seconds() > 1.5 * plain.seconds(), "{slow_rail} with rails of 500 us, {plain} of 2.7");
-    assert!(over > plain && large_leaf < over, "{over} oversubscribed in leaves of 2, {large_leaf} of 16, {plain} plain");
+    assert!(
+        over > plain && large_leaf < over,
+        "{over} oversubscribed in leaves of 2, {large_leaf} of 16, {plain} plain"
+    );
 }
 
 /// Plans of several runtimes whose ranks all find their leaves alike.
 fn plans() -> Vec<String> {
     vec![
-        plan("fsdp2", 8, ""),
+        plan("fsdp2", 8, "[mesh]\n"),
         plan("fsdp2", 8, "[mesh]\ndp_shard = 8\n"),
         plan("megatron", 8, "accumulation = 4\n[mesh]\ntp = 8\npp = 2\n"),
         plan("megatron", 8, "accumulation = 4\n[mesh]\ntp = 2\npp = 4\n"),
-        plan("deepspeed-zero", 8, "[zero]\nstage = 2\n"),
+        plan("deepspeed-zero", 8, "[mesh]\n[zero]\nstage = 2\n"),
     ]
 }
 
@@ -206,10 +209,52 @@ fn a_picture_shows_levels_counts_and_links() {
     for part in [
         "tree: 64 nodes of 8 chips = 512 chips",
         "spine",
-        "an uplink for each rail of 100 GB/s, for 4 chips, oversubscribed 2 to 1, 2.700 us",
-        "16 × 8 rails of 4 nodes",
+        "joins 16 × rail",
+        "an uplink for each rail of 100 GB/s, for 4 chips, oversubscribed 2 to 1, 2.70 us",
+        "16 × 8 rails, each 4 nodes",
         "64 × 8 chips",
     ] {
         assert!(shown.contains(part), "no {part:?} in\n{shown}");
     }
+}
+
+/// Variants of a measured machine: what differs, with figures of NVIDIA's data sheets.
+fn variant(name: &str, rest: &str) -> String {
+    format!(
+        "name = \"{name}\"\nbase = \"h100-sxm-80gb\"\n[sources]\nnvidia = \"NVIDIA's data sheet of {name}\"\n{rest}"
+    )
+}
+
+#[test]
+fn variants_of_a_measured_machine_run_as_extrapolated_with_a_wider_interval() {
+    let folder = Folder::new("fabric-variants");
+    let nvlink = "[[fabric]]\nname = \"nvswitch\"\nbandwidth = { value = \"200 GB/s\", source = \"nvidia\" }\n";
+    let h800 = variant("h800-sxm", nvlink);
+    let pcie = variant(
+        "h100-pcie",
+        "[chip]\nmemory_bandwidth = { value = \"2000 GB/s\", source = \"nvidia\" }\ncores = { value = 114, source = \"nvidia\" }\n\
+         power = { value = \"350 W\", source = \"nvidia\" }\npeak.bf16 = { value = \"756 TFLOP/s\", source = \"nvidia\" }\n",
+    );
+    let plan = plan("fsdp2", 2, "[mesh]\n");
+    let of = |name: &str, machine: &str| on(&folder, name, machine, &plan, true);
+    let (measured, h800, pcie) = (of("h100", &variant("own", "")), of("h800", &h800), of("pcie", &pcie));
+    let wide = |answer: &Prediction| answer.residual;
+    assert!(h800.step >= measured.step && wide(&h800) > wide(&measured), "{} {}", h800.step, measured.step);
+    let slower = pcie.step.seconds() / measured.step.seconds();
+    // Between its peaks' ratio, 1.31, and twice that: its bandwidth is 0.6 of the other's, its power half.
+    assert!((1.2..2.6).contains(&slower) && wide(&pcie) > wide(&measured), "{slower}");
+    let extrapolated = |answer: &Prediction| {
+        let known = |(basis, share): &(windtunnel::cost::Basis, f64)| (*basis, *share);
+        let shares = answer.shares.iter().map(known);
+        shares.filter(|(basis, _)| *basis >= windtunnel::cost::Basis::Extrapolated).map(|(_, share)| share).sum::<f64>()
+    };
+    assert!(extrapolated(&pcie) > 0.9, "{:?}", pcie.shares);
+    // A chip that is further from the profile's than a factor of two needs one of its own.
+    folder.write(
+        "far.toml",
+        &variant("far", "[chip]\nmemory_bandwidth = { value = \"900 GB/s\", source = \"nvidia\" }\n"),
+    );
+    folder.write("my.toml", &plan.replace("tree.toml", "far.toml"));
+    let said = folder.refuses(&["run", "my.toml"]);
+    assert!(said.contains("the memory bandwidth of far is 900 GB/s, but its costs come from the profile"), "{said}");
 }

@@ -176,7 +176,10 @@ fn every_number_of_a_spine_counts_or_is_named() {
     // Inside a leaf nothing crosses what lies beyond it, and the report says so.
     let (_, answer) = said(&folder, &on_gpus()[1], &with_a_spine(4)).expect("16 chips of 32");
     let named: Vec<&str> = answer.unread.iter().map(|idle| idle.key.as_str()).collect();
-    assert_eq!(named, ["fabric.rail.size", "fabric.spine.oversubscription", "fabric.spine.bandwidth", "fabric.spine.latency"]);
+    assert_eq!(
+        named,
+        ["fabric.rail.size", "fabric.spine.oversubscription", "fabric.spine.bandwidth", "fabric.spine.latency"]
+    );
     // Each number of leaves of one node changes the answer of a plan on two.
     let machine = with_a_spine(1);
     let (before, answer) = said(&folder, &on_gpus()[1], &machine).expect("16 chips in two leaves");
@@ -184,7 +187,8 @@ fn every_number_of_a_spine_counts_or_is_named() {
     for name in ["oversubscription", "bandwidth", "latency"].map(|key| format!("fabric.spine.{key}")) {
         assert!(answer.unread.iter().all(|idle| idle.key != name), "{name} is said to change nothing");
         let others = topology.changed(&machine, &name, None);
-        let moved = others.iter().filter_map(|other| said(&folder, &on_gpus()[1], other)).any(|(after, _)| after != before);
+        let moved =
+            others.iter().filter_map(|other| said(&folder, &on_gpus()[1], other)).any(|(after, _)| after != before);
         assert!(moved, "{name} changes nothing");
     }
 }

@@ -27,7 +27,7 @@ pub use super::comm::{CommCost, OnNodes, Placed};
 
 use super::basis::{Basis, Evidence};
 use super::lines::Lines;
-use super::route::{Measured, Route};
+use super::route::{Measured, Route, later};
 use super::sound;
 use super::torus::{self, Torus};
 use crate::hardware::{OUTER, OnTorus};
@@ -180,12 +180,6 @@ pub(super) struct Switched {
     across: Across,
     /// Latencies of the fabric that was measured.
     measured: Measured,
-}
-
-/// A time that latencies move by `more`, and whether they do; never less than what its bytes take alone \[s\].
-fn later(seconds: f64, more: f64, bytes_alone: f64) -> (f64, bool) {
-    // As it is, to the last bit, where nothing moves it.
-    if more == 0.0 { (seconds, false) } else { ((seconds + more).max(bytes_alone.min(seconds)), true) }
 }
 
 fn table(kind: Collective) -> usize {
@@ -390,7 +384,14 @@ impl Switched {
         let n = g * nodes;
         if bytes.0 == 0 || n < 2.0 {
             let time = if bytes.0 == 0 { Time::ZERO } else { Time::from_seconds(1e-9) };
-            return CommCost { time, spread: 0.0, basis: Basis::Measured, inside: 0.0, across: 0.0, outer: [0.0; OUTER] };
+            return CommCost {
+                time,
+                spread: 0.0,
+                basis: Basis::Measured,
+                inside: 0.0,
+                across: 0.0,
+                outer: [0.0; OUTER],
+            };
         }
         let size = bytes.0 as f64;
         let x = size * factor(kind, n);

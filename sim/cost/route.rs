@@ -95,6 +95,12 @@ impl Route {
     }
 }
 
+/// A time that latencies move by `more`, and whether they do; never less than what its bytes take alone \[s\].
+pub(super) fn later(seconds: f64, more: f64, bytes_alone: f64) -> (f64, bool) {
+    // As it is, to the last bit, where nothing moves it.
+    if more == 0.0 { (seconds, false) } else { ((seconds + more).max(bytes_alone.min(seconds)), true) }
+}
+
 /// Bytes of one copy through an uplink, in units of what passes each rank.
 fn through(crossing: &Crossing, kind: Collective) -> f64 {
     match kind {

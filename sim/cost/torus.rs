@@ -174,7 +174,14 @@ impl Torus {
         let (inside, slices) = (f64::from(on.members()), f64::from(on.slices.max(1)));
         if bytes.0 == 0 || inside * slices < 2.0 {
             let time = if bytes.0 == 0 { Time::ZERO } else { Time::from_seconds(1e-9) };
-            return CommCost { time, spread: 0.0, basis: Basis::Measured, inside: 0.0, across: 0.0, outer: [0.0; OUTER] };
+            return CommCost {
+                time,
+                spread: 0.0,
+                basis: Basis::Measured,
+                inside: 0.0,
+                across: 0.0,
+                outer: [0.0; OUTER],
+            };
         }
         let (size, hop) = (bytes.0 as f64, self.hop(route));
         // What a chip sends to other slices; of what all in a slice have, each sends its part.
@@ -182,7 +189,9 @@ impl Torus {
         let (stage, out) = match kind {
             Collective::AllGather | Collective::Broadcast => (self.gather(size, &on, hop), size / inside * leaving),
             Collective::ReduceScatter => (self.scatter(size, &on, hop), size / inside * leaving),
-            Collective::AllReduce => (self.scatter(size, &on, hop) + self.gather(size, &on, hop), 2.0 * size / inside * leaving),
+            Collective::AllReduce => {
+                (self.scatter(size, &on, hop) + self.gather(size, &on, hop), 2.0 * size / inside * leaving)
+            }
             // Rows to experts, as the all-to-all that they are.
             Collective::AllToAll | Collective::Rows(_) => (self.exchange(size, &on, hop), size * leaving),
             Collective::SendRecv if slices > 1.0 => (Stage::default(), size),

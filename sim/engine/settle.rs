@@ -149,7 +149,10 @@ impl Engine<'_> {
             for end in [sender, mate] {
                 let rank = self.poster(end) / self.width;
                 self.look_at(rank);
-                self.look_at_uplinks(Crosses::Message { rank, transfer: self.exchanges.flights[end as usize].transfer });
+                self.look_at_uplinks(Crosses::Message {
+                    rank,
+                    transfer: self.exchanges.flights[end as usize].transfer,
+                });
             }
         }
         self.exchanges.flights[sender as usize].flow

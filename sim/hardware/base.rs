@@ -13,7 +13,7 @@ use serde::Deserialize;
 use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Table};
 
-use super::{HardwareError, Place, registry, written};
+use super::{HardwareError, Place, shipped, written};
 
 /// A base, found.
 pub(super) struct Base {
@@ -43,7 +43,7 @@ impl Base {
         let wrong = |problem: String| HardwareError::Written { problem, place: Place::of(file, text, span.clone()) };
         let beside = Path::new(file).parent().map(|folder| folder.join(&name)).filter(|path| path.is_file());
         let path = beside.map_or_else(|| name.clone(), |path| path.display().to_string());
-        let (base_file, base) = registry::find(&path).map_err(|why| wrong(format!("base = {name:?}: {why}")))?;
+        let (base_file, base) = shipped::find(&path).map_err(|why| wrong(format!("base = {name:?}: {why}")))?;
         if named(&base).is_some() {
             return Err(wrong(format!("base = {name:?} has a base itself: name that one, and repeat what differs")));
         }

@@ -31,11 +31,15 @@ impl Topology {
                 Reach::Unbounded => chips,
             };
             let instances = chips.div_ceil(reach.max(1));
-            let of = if index == 0 { "chip" } else if index == 1 { "node" } else { self.fabric[index - 1].name.as_str() };
-            let joined = several(reach.div_ceil(below), of);
+            let count = reach.div_ceil(below);
+            let joined = match index {
+                0 => several(count, "chip"),
+                1 => several(count, "node"),
+                _ => format!("joins {count} × {}", self.fabric[index - 1].name),
+            };
             let what = match &level.kind {
                 LevelKind::Switch => joined,
-                LevelKind::Rails => format!("{} of {joined}", several(self.node.chips, "rail")),
+                LevelKind::Rails => format!("{}, each {joined}", several(self.node.chips, "rail")),
                 LevelKind::Torus { .. } => format!("a torus of {}", several(reach, "chip")),
             };
             let shared = uplinks.iter().find(|uplink| uplink.level == index);
@@ -49,7 +53,11 @@ impl Topology {
                 None => format!("{} a chip{over}, {latency}", Bandwidth(level.carries().0)),
                 Some(uplink) => {
                     let each = if uplink.positions == 1 { "one uplink" } else { "an uplink for each rail" };
-                    format!("{each} of {}, for {}{over}, {latency}", uplink.capacity, several(below / uplink.positions, "chip"))
+                    format!(
+                        "{each} of {}, for {}{over}, {latency}",
+                        uplink.capacity,
+                        several(below / uplink.positions, "chip")
+                    )
                 }
             };
             levels.push(Drawn { name: level.name.clone(), instances, what, links });
@@ -100,11 +108,7 @@ fn leaves() -> String {
 
 /// A count and its noun.
 fn several(count: u32, one: &str) -> String {
-    match (count, one.ends_with(['s', 'x', 'h'])) {
-        (1, _) => format!("1 {one}"),
-        (_, true) => format!("{count} {one}es"),
-        (_, false) => format!("{count} {one}s"),
-    }
+    format!("{count} {one}{}", if count == 1 { "" } else { "s" })
 }
 
 /// The network cards of a node.

@@ -272,11 +272,7 @@ fn oversubscription(
 
 /// Levels beyond the network of cards: not too many, each of several instances of the one below, no rails outside a switch that
 /// all chips of a node share, and none around slices of a torus.
-fn outer_levels(
-    written: &Spanned<Vec<written::Level>>,
-    fabric: &[Level],
-    at: At<'_>,
-) -> Result<(), HardwareError> {
+fn outer_levels(written: &Spanned<Vec<written::Level>>, fabric: &[Level], at: At<'_>) -> Result<(), HardwareError> {
     let torus = fabric.first().is_some_and(|level| matches!(level.kind, LevelKind::Torus { .. }));
     for (index, (level, place)) in fabric.iter().zip(written.get_ref()).enumerate().skip(1) {
         let below = &fabric[index - 1];

@@ -162,11 +162,7 @@ pub fn crossing<M: Iterator<Item = u32>>(
 
 /// What messages, each from one rank to another, send through uplinks of a machine of `ranks` chips; none if none leaves its
 /// instance.
-pub fn crossing_messages(
-    uplink: Uplink,
-    ranks: u32,
-    messages: impl Iterator<Item = (u32, u32)>,
-) -> Option<Crossing> {
+pub fn crossing_messages(uplink: Uplink, ranks: u32, messages: impl Iterator<Item = (u32, u32)>) -> Option<Crossing> {
     let uplinks = (ranks.div_ceil(uplink.chips) * uplink.positions) as usize;
     let mut ways = [vec![0_u32; uplinks], vec![0_u32; uplinks]];
     for (from, to) in messages.filter(|&(from, to)| uplink.instance(from) != uplink.instance(to)) {

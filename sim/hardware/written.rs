@@ -28,9 +28,10 @@ pub struct Sourced<T> {
     pub source: Spanned<String>,
 }
 
-/// The whole file.
+/// The whole file. One with a base may leave out what the base says.
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(extend("required" = ["name"])))]
 #[serde(deny_unknown_fields)]
 pub struct File {
     /// The name that scenarios write; the file is called the same.
@@ -62,6 +63,7 @@ pub struct File {
 /// One accelerator.
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(extend("required" = [] as [&str; 0])))]
 #[serde(deny_unknown_fields)]
 pub struct Chip {
     /// The vendor's name.
@@ -102,6 +104,7 @@ pub enum Vendor {
 /// Dense rates by number format.
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(extend("required" = [] as [&str; 0])))]
 #[serde(deny_unknown_fields)]
 pub struct Peak {
     /// bfloat16.
@@ -119,6 +122,7 @@ pub struct Peak {
 /// One host and its chips.
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(extend("required" = [] as [&str; 0])))]
 #[serde(deny_unknown_fields)]
 pub struct Node {
     /// Chips of a node.
@@ -140,6 +144,7 @@ pub struct Node {
 /// A level of the fabric.
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(extend("required" = ["name"])))]
 #[serde(deny_unknown_fields)]
 pub struct Level {
     /// Its name in reports.

@@ -177,7 +177,8 @@ fn uplinks(mesh: Mesh) -> Vec<Uplink> {
 fn on_uplinks(mut costs: Costs, program: &Program, mesh: Mesh) -> Costs {
     costs.uplinks = uplinks(mesh);
     let most = f64::from(costs.uplinks[1].chips);
-    let outer = |group: GroupId| [f64::from(1 + group.0 % 4) / (4.0 * most), f64::from(group.0 % 3) / (2.0 * most), 0.0, 0.0];
+    let outer =
+        |group: GroupId| [f64::from(1 + group.0 % 4) / (4.0 * most), f64::from(group.0 % 3) / (2.0 * most), 0.0, 0.0];
     costs.comm.iter_mut().zip(&program.comms).for_each(|(cost, comm)| cost.outer = outer(comm.group));
     costs.transfer.iter_mut().zip(&program.transfers).for_each(|(cost, of)| cost.outer = outer(of.group));
     costs

@@ -5,7 +5,7 @@ use crate::hardware::Size;
 
 /// A machine of H100 nodes whose network has more levels.
 pub fn levels(rest: &str, nodes: u32) -> Topology {
-    let (_, text) = crate::hardware::registry::find("h100-sxm-80gb").expect("it ships");
+    let (_, text) = crate::hardware::shipped::find("h100-sxm-80gb").expect("it ships");
     let unbounded = "value = \"unbounded\", source = \"assumed: a non-blocking network as large as the job\"";
     let text = text.replace(unbounded, "value = 2, source = \"node\"") + rest;
     Topology::parse("my.toml", &text, &Size::Nodes(nodes)).expect("a sound file")
@@ -31,7 +31,8 @@ fn an_uplink_carries_what_the_chips_below_send_over_the_oversubscription() {
     let rails = levels(&level("spine", "switch", "\"unbounded\"", 50, 4.0), 8).uplinks();
     // Rails of two nodes each: eight uplinks of two chips.
     assert_eq!(rails, [Uplink { level: 2, chips: 16, positions: 8, capacity: Bandwidth(2.0 * 50e9 / 4.0) }]);
-    let shared = levels(&(level("pod", "rails", "4", 50, 1.0) + &level("core", "switch", "\"unbounded\"", 20, 2.0)), 64);
+    let shared =
+        levels(&(level("pod", "rails", "4", 50, 1.0) + &level("core", "switch", "\"unbounded\"", 20, 2.0)), 64);
     let [pod, core] = shared.uplinks()[..] else { panic!("two levels are crossed") };
     assert_eq!((pod.chips, core.chips, core.capacity), (16, 64, Bandwidth(8.0 * 20e9 / 2.0)));
     // What one instance holds crosses nothing.

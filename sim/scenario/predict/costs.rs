@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::cost::{Cost, CostModel, OnNodes, Placed};
 use super::route::Routes;
+use crate::cost::{Cost, CostModel, OnNodes, Placed};
 use crate::engine::{CommCost, Costs, KernelCost};
 use crate::hardware::{OnTorus, Topology};
 use crate::network::LEVELS;

@@ -28,7 +28,8 @@ impl<'t> Routes<'t> {
         groups.entry(id).or_insert_with(|| {
             let ranks = topology.chips();
             let lowest = |rank: &u32| group.place(*rank).is_some_and(|(_, member)| member == 0);
-            let copies = || (0..ranks).filter(lowest).map(|rank| group.members(rank).take_while(move |member| *member < ranks));
+            let copies =
+                || (0..ranks).filter(lowest).map(|rank| group.members(rank).take_while(move |member| *member < ranks));
             let crossings = uplinks.iter().filter_map(|uplink| crossing(*uplink, ranks, copies())).collect();
             Route { crossings, hops: topology.hops(group.size, group.stride) }
         })
