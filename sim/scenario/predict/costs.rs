@@ -51,7 +51,7 @@ pub(super) fn costs(
     let mut comms = vec![];
     for (slot, comm) in costs.comm.iter_mut().zip(&program.comms) {
         let group = program.group(comm.group);
-        let cost = model.collective_by(comm, placed(scenario, group), routes.of(comm.group, group));
+        let cost = model.collective_by(comm, placed(scenario, group), routes.of(comm.group, group, ranks));
         let mut use_of = [0.0; LEVELS];
         use_of[0] = cost.inside;
         use_of[1] = cost.across;

@@ -22,16 +22,23 @@ impl<'t> Routes<'t> {
         Routes { topology, uplinks: uplinks.to_vec(), groups: BTreeMap::new(), messages: BTreeMap::new() }
     }
 
-    /// Of a group: all its copies are at it at once.
-    pub(super) fn of(&mut self, id: GroupId, group: &Group) -> &Route {
+    /// Of a group, of which all copies with members among `ranks`, the ranks of a class, are at it at once. What other classes do at
+    /// the same time the engine finds out.
+    pub(super) fn of(&mut self, id: GroupId, group: &Group, ranks: &[u32]) -> &Route {
         let Routes { topology, uplinks, groups, .. } = self;
         groups.entry(id).or_insert_with(|| {
-            let ranks = topology.chips();
-            let lowest = |rank: &u32| group.place(*rank).is_some_and(|(_, member)| member == 0);
-            let copies =
-                || (0..ranks).filter(lowest).map(|rank| group.members(rank).take_while(move |member| *member < ranks));
-            let crossings = uplinks.iter().filter_map(|uplink| crossing(*uplink, ranks, copies())).collect();
-            Route { crossings, hops: topology.hops(group.size, group.stride) }
+            let hops = topology.hops(group.size, group.stride);
+            if uplinks.is_empty() {
+                return Route { crossings: vec![], hops };
+            }
+            let chips = topology.chips();
+            let mut lowest: Vec<u32> = ranks.iter().filter_map(|&rank| Some(group.place(rank)?.0)).collect();
+            lowest.sort_unstable();
+            lowest.dedup();
+            let of = |&rank: &u32| group.members(rank).take_while(move |&member| member < chips);
+            let copies = || lowest.iter().map(of);
+            let crossings = uplinks.iter().filter_map(|uplink| crossing(*uplink, chips, copies())).collect();
+            Route { crossings, hops }
         })
     }
 
