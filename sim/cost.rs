@@ -26,6 +26,7 @@ pub mod memory;
 mod nearby;
 pub mod overlap;
 pub mod profile;
+mod protocols;
 mod registry;
 mod route;
 pub mod sections;

@@ -329,6 +329,26 @@ mod tests {
         assert!(close(&speeds, &[2.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0], 1e-12));
     }
 
+    #[test]
+    fn a_flow_that_stands_for_three_is_three_flows_to_the_last_bit() {
+        let (mine, other) = ([0.3, 0.0, 0.0, 0.0], [0.7 / 3.0, 0.0, 0.0, 0.0]);
+        let at_an_uplink = |flows: &[([f64; OUTER], u32)]| {
+            let mut sharing = Sharing::default();
+            for &(outer, weight) in flows {
+                let flow = sharing.add_flow([0.9, 0.0, 0.0, 0.0], outer);
+                sharing.cross_uplink(flow, weight);
+            }
+            sharing.end_uplink(0);
+            sharing.solve().to_vec()
+        };
+        let folded = at_an_uplink(&[(mine, 3), (other, 2)]);
+        let full = at_an_uplink(&[(mine, 1), (other, 1), (mine, 1), (other, 1), (mine, 1)]);
+        assert_eq!([folded[0], folded[1]], [full[0], full[1]]);
+        // 3 · 0.3 + 2 · 0.233 is asked of 1, and dominant shares are alike: all rise together.
+        assert!(close(&folded, &[1.0 / (0.9 + 1.4 / 3.0); 2], 1e-9), "{folded:?}");
+        assert_eq!(at_an_uplink(&[(mine, 3)]), [1.0]);
+    }
+
     /// Flows with a few levels in use, and places that a few flows cross.
     fn fabric() -> impl Strategy<Value = (Vec<[f64; LEVELS]>, Vec<Vec<u32>>)> {
         let part = prop_oneof![Just(0.0), (1u32..=8).prop_map(|eighths| f64::from(eighths) / 8.0)];

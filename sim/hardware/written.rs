@@ -31,7 +31,7 @@ pub struct Sourced<T> {
 /// The whole file. One with a base may leave out what the base says.
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[cfg_attr(test, schemars(extend("required" = ["name"])))]
+#[cfg_attr(test, schemars(extend("required" = ["name"], "anyOf" = tests::based_or_whole())))]
 #[serde(deny_unknown_fields)]
 pub struct File {
     /// The name that scenarios write; the file is called the same.

@@ -242,12 +242,16 @@ proptest! {
         (mesh, mut ops, paid, options) in case(),
         steps in 3u32..7,
         drains in prop::bool::weighted(0.8),
+        shared in any::<bool>(),
     ) {
         if drains {
             drained(&mut ops, mesh.stages);
         }
         let programs: Vec<Program> = (0..mesh.stages).map(|stage| write(mesh, &ops, stage)).collect();
-        let costs: Vec<Costs> = programs.iter().zip(0..).map(|(program, stage)| price(program, stage, paid)).collect();
+        let costs: Vec<Costs> = programs.iter().zip(0..).map(|(program, stage)| {
+            let costs = price(program, stage, paid);
+            if shared { on_uplinks(costs, program, mesh) } else { costs }
+        }).collect();
         let classes: Vec<Class<'_>> =
             programs.iter().zip(&costs).map(|(program, costs)| Class { program, costs }).collect();
         let class_of = mesh.class_of();
