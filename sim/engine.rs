@@ -47,6 +47,7 @@ mod steady;
 #[cfg(test)]
 mod tests;
 mod timeline;
+mod uplinks;
 mod watch;
 
 pub use costs::{CommCost, Costs, KernelCost};

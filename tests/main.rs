@@ -27,6 +27,7 @@ mod every_key;
 mod expert_choice;
 mod experts;
 mod explain;
+mod fabric;
 mod facade;
 mod floors;
 mod folding;

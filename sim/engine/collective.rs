@@ -25,10 +25,11 @@ impl Engine<'_> {
         let meeting = &mut self.meetings[index as usize];
         if meeting.arrived == 0 {
             (meeting.opener, meeting.comm) = (rank, comm);
-            (meeting.work, meeting.use_of) = (cost.time.0, cost.use_of);
+            (meeting.work, meeting.use_of, meeting.outer) = (cost.time.0, cost.use_of, cost.outer);
         } else {
             meeting.work = meeting.work.max(cost.time.0);
-            for (most, part) in meeting.use_of.iter_mut().zip(cost.use_of) {
+            let uses = meeting.use_of.iter_mut().chain(&mut meeting.outer);
+            for (most, part) in uses.zip(cost.use_of.into_iter().chain(cost.outer)) {
                 *most = if part > *most { part } else { *most };
             }
             let opener = self.job.classes[self.ranks[meeting.opener as usize].class as usize].program;

@@ -76,8 +76,9 @@ impl Engine<'_> {
             batch.running += 1;
         }
         let flight = &mut self.exchanges.flights[sender as usize];
-        flight.use_of = sending.use_of;
-        for (most, part) in flight.use_of.iter_mut().zip(receiving.use_of) {
+        (flight.use_of, flight.outer) = (sending.use_of, sending.outer);
+        let uses = flight.use_of.iter_mut().chain(&mut flight.outer);
+        for (most, part) in uses.zip(receiving.use_of.into_iter().chain(receiving.outer)) {
             *most = if part > *most { part } else { *most };
         }
         flight.running.begin(sending.time.0.max(receiving.time.0), self.now);

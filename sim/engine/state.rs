@@ -18,6 +18,7 @@ use super::plan::Plan;
 use super::ranks::{Noted, RankPace};
 use super::rounds::Rounds;
 use super::spent::{Exposed, Spent, Totals};
+use super::uplinks::Uplinks;
 use super::watch::Watch;
 use super::{Busy, Class, EngineError, EventQueue, Job, Options, Simulated, Span};
 
@@ -56,7 +57,9 @@ pub(super) struct Engine<'a> {
     /// Ranks on which more or fewer kernels share the processors.
     pub(super) crowds: Vec<u32>,
     pub(super) sharing: Sharing,
-    /// Ranks of one search, and its flows: meetings, and behind them flights.
+    /// Uplinks that ranks share, and who crosses them.
+    pub(super) uplinks: Uplinks,
+    /// Ranks of one search, and behind them uplinks; and its flows: meetings, and behind them flights.
     pub(super) place: Vec<u32>,
     pub(super) flow: Vec<u32>,
     pub(super) visit: u32,
@@ -104,6 +107,7 @@ impl<'a> Engine<'a> {
         let marks = job.classes.iter().map(|class| class.program.marks.len()).max().unwrap_or(0) as u32;
         let transfers = job.classes.iter().map(|class| class.program.transfers.len()).max().unwrap_or(0) as u32;
         let Meetings { of: meeting_of, members, meetings } = cast.meetings(&first.groups, streams as u32);
+        let uplinks = Uplinks::new(&cast, &meeting_of, meetings.len(), streams as u32, transfers);
         let width = streams as u32 + 1;
         let mut watched = vec![false; plans.len()];
         let ranks: Vec<Rank> = cast
@@ -171,6 +175,7 @@ impl<'a> Engine<'a> {
             dirty: Vec::new(),
             crowds: Vec::new(),
             sharing: Sharing::default(),
+            uplinks,
             place: Vec::new(),
             flow: Vec::new(),
             visit: 0,

@@ -6,6 +6,7 @@
 //! To add a section: a file in `html/` that returns markup, and its line in [`page`].
 
 mod evidence;
+mod fabric;
 mod marks;
 mod memory;
 mod pipeline;
@@ -52,6 +53,9 @@ pub fn page(scenario: &Scenario, answer: &Prediction) -> String {
         @if let Some(ranks) = &report.ranks {
             h2 id="ranks" { "Ranks that differ: who waits for whom" }
             (ranks::section(answer, ranks))
+        }
+        @if let Some(fabric) = fabric::section(&scenario.topology) {
+            (fabric)
         }
         h2 id="evidence" { "What the prediction rests on" }
         (evidence::section(scenario, answer, &report))

@@ -15,6 +15,7 @@ mod mfu;
 pub mod pairs;
 mod parts;
 mod rounds;
+mod route;
 mod settings;
 mod trust;
 mod unread;
