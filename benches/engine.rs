@@ -10,7 +10,10 @@ use std::collections::BinaryHeap;
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use windtunnel::engine::{Class, Costs, EventQueue, Job, Options, simulate, simulate_job};
+use windtunnel::engine::lanes::Lanes;
+use windtunnel::engine::{
+    Class, Costs, EventQueue, Job, Options, RankPace, Stretch, simulate, simulate_job, simulate_ranks,
+};
 use windtunnel::program::builder::Section;
 use windtunnel::program::{
     Builder, Collective, Comm, DType, Direction, Dispatch, Group, MemoryKind, Pass, Program, StreamId, Transfer, Work,
@@ -227,6 +230,22 @@ fn pipelines(criterion: &mut Criterion) {
             bench.iter(|| simulate_job(black_box(job), options));
         });
     }
+    // Each rank at its own pace: the event loop on all of them, and the tape, written and played or only played again.
+    let pace = |rank: u32| {
+        let compute = Stretch::new(1.0 + 0.001 * f64::from(rank % 17)).expect("in range");
+        RankPace { compute, memory: compute, ..RankPace::NONE }
+    };
+    let paces: Vec<RankPace> = (0..STAGES * SPLIT).map(pace).collect();
+    let options = Options::default();
+    let named = |engine: &str| BenchmarkId::new("1F1B, 64 ranks that differ, 3 steps", engine);
+    group.bench_function(named("event loop"), |bench| {
+        bench.iter(|| simulate_ranks(black_box(job), &paces, options));
+    });
+    group.bench_function(named("tape"), |bench| {
+        bench.iter(|| Lanes::of(black_box(job), options).expect("the job runs").play(&paces));
+    });
+    let lanes = Lanes::of(job, options).expect("the job runs");
+    group.bench_function(named("tape, another draw"), |bench| bench.iter(|| lanes.play(black_box(&paces))));
     group.finish();
 }
 

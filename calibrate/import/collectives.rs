@@ -64,6 +64,13 @@ fn peak(points: &BTreeMap<u64, f64>, f: f64) -> f64 {
     points.last_key_value().map_or(1.0, |(bytes, us)| *bytes as f64 * f / us / 1e3)
 }
 
+/// Bus bandwidth of what the largest transfer has more than half of it \[GB/s\].
+fn slope(points: &BTreeMap<u64, f64>, f: f64) -> f64 {
+    let last = points.last_key_value();
+    let more = last.and_then(|(bytes, us)| points.get(&(bytes / 2)).map(|less| (*bytes as f64 / 2.0, us - less)));
+    more.map_or(1.0, |(bytes, us)| bytes * f / us / 1e3)
+}
+
 /// A site: name in the table, chip, rate of one GPU's NICs \[GB/s\]: the line rate, or what the site's own `ib_write_bw`
 /// reached (Vultr: 39.5–45 GB/s).
 const SITES: [(&str, &str, f64); 7] = [
@@ -120,7 +127,8 @@ fn bandwidth(op: &str, g: f64, nodes: f64, rail: f64, inside: [f64; 2]) -> f64 {
     let n = g * nodes;
     let f = if op == "all_reduce" { 2.0 } else { 1.0 } * (n - 1.0) / n;
     match op {
-        "all_reduce" if nodes <= 2.0 => (rail * f * g / (2.0 * (nodes - 1.0) / nodes)).min(inside[1]),
+        // All chips of these sites reduce in the switch of a node, where several of them take part.
+        "all_reduce" if nodes <= 2.0 && g >= 2.0 => (rail * f * g / (2.0 * (nodes - 1.0) / nodes)).min(inside[1]),
         "alltoall" => (rail * (n - 1.0) / (n - g)).min(inside[0]),
         _ => (g * rail).min(inside[0]),
     }
@@ -144,7 +152,7 @@ fn points(tables: &Tables, ops: &[&str], rails: &Rails) -> Result<Vec<Point>, Im
     let mut peaks = BTreeMap::new();
     for (_, system, _) in SITES {
         let gather = peak(&node(tables, system, "all_gather", 8)?, 7.0 / 8.0) * 1e9 * rails.inside;
-        let reduce = peak(&node(tables, system, "all_reduce", 8)?, 7.0 / 4.0) * 1e9 * rails.inside;
+        let reduce = slope(&node(tables, system, "all_reduce", 8)?, 7.0 / 4.0) * 1e9;
         peaks.insert(system, [gather, reduce]);
     }
     Ok(groups

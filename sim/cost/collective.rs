@@ -13,7 +13,7 @@
 //! simple     = simple_floor·floor + x/B           Simple
 //! time       = min of the three
 //! B (ring)   = min(g·rail, inside·node peak)      each of the g rails carries a share of the ring
-//! B (reduce) = min(g·rail·f/(2(N−1)/N), inside·node peak)  N = 2, reduced inside the node first; beyond, the ring's
+//! B (reduce) = min(g·rail·f/(2(N−1)/N), node slope)  N = 2 and switches that reduce (NVLS); otherwise the ring's
 //! B (a2a)    = min(rail·f·n/(n−g), node peak)     a rank's own rail carries all that leaves the node
 //! ```
 //!
@@ -364,7 +364,7 @@ impl Switched {
         let (protocols, floor, own, through_rail) = self.across(kind, g, nodes, carried, x);
         // What leaves a node, in units of what passes a rank: a ring's edge, or the tree of two nodes.
         let passes = match kind {
-            Collective::AllReduce if nodes <= 2.0 => through_rail * g / x,
+            Collective::AllReduce if self.in_two_switches(kind, g, nodes) => through_rail * g / x,
             _ => 1.0,
         };
         let bandwidth = own.min(route.bandwidth(kind, passes, self.across.efficiency));
@@ -412,6 +412,19 @@ impl Switched {
             && self.node_peak(kind, ranks) > 1.1 * self.node_peak(Collective::AllGather, ranks)
     }
 
+    /// Whether an all-reduce goes through the switches of two nodes.
+    fn in_two_switches(&self, kind: Collective, g: f64, nodes: f64) -> bool {
+        nodes <= 2.0 && self.reduces_in_switch(kind, g)
+    }
+
+    /// Bus bandwidth inside a node of `ranks` of what is added to the largest transfers \[B/s\]: without the latency that is part of
+    /// their time.
+    fn node_slope(&self, kind: Collective, ranks: f64) -> f64 {
+        let less = self.largest / 2.0;
+        let [low, high] = [less, self.largest].map(|bytes| self.inside(kind, bytes, ranks).0);
+        (self.largest - less) * factor(kind, ranks) / (high - low).max(f64::MIN_POSITIVE)
+    }
+
     /// Protocols, floor \[s\], bus bandwidth \[B/s\] and bytes through one GPU's NICs.
     fn across(&self, kind: Collective, g: f64, nodes: f64, rail: f64, x: f64) -> (&Protocols, f64, f64, f64) {
         let n = g * nodes;
@@ -424,9 +437,12 @@ impl Switched {
             Collective::AllReduce => {
                 // Each rail carries 1/g of the buffer, twice, less the node's own share.
                 let share = 2.0 * (nodes - 1.0) / nodes / g;
-                // Between two nodes the switch reduces; among more, NCCL's ring carries the bulk.
+                // Between two nodes whose switches reduce, each rail carries its share of the tree once; else NCCL's ring carries the bulk.
                 let ring = (g * rail).min(a.inside * self.node_peak(Collective::AllGather, g));
-                let bus = if nodes <= 2.0 { (rail * factor(kind, n) / share).min(inside) } else { ring };
+                let bus = match self.in_two_switches(kind, g, nodes) {
+                    true => (rail * factor(kind, n) / share).min(self.node_slope(kind, g)),
+                    false => ring,
+                };
                 (&a.tree, a.tree.tree_floor(nodes), bus, x / factor(kind, n) * share)
             }
             Collective::AllToAll | Collective::Rows(_) => {

@@ -74,7 +74,7 @@ impl Engine<'_> {
                 self.busy[busy].comm[comm as usize] += Time(self.now - start);
                 self.busy[busy].comm_waiting[comm as usize] += Time(start - state.reached);
                 if let Some(noted) = &mut self.noted {
-                    noted.ops[class].push((state.step, state.at, self.now - start));
+                    noted.op(class, (state.step, state.at), self.now - start);
                 }
             }
             self.span(actor, start, What::Comm(CommId(comm)), scope);

@@ -122,7 +122,7 @@ impl Engine<'_> {
             unreachable!("the stream is busy with an exchange");
         };
         let leg = plan.issues[issue as usize].first + (flight - poster * self.exchanges.width);
-        noted.legs[class as usize].push((step, leg, took));
+        noted.leg(class as usize, (step, leg), took);
     }
 
     /// All messages of a stream's exchange have ended.

@@ -290,7 +290,7 @@ impl Engine<'_> {
             self.busy[busy].kernel[kernel as usize] += Time(self.now - reached);
         }
         if let Some(noted) = self.noted.as_mut().filter(|_| watched) {
-            noted.ops[class].push((step, at, self.now - reached));
+            noted.op(class, (step, at), self.now - reached);
         }
         self.span(actor, reached, What::Kernel(KernelId(kernel)), scope);
         self.leave(actor);

@@ -27,14 +27,14 @@ use rand::rngs::ChaCha8Rng;
 
 use crate::units::Time;
 
-use super::ranks::{Jitter, RankPace};
+use super::ranks::{Jitter, Noted, RankPace};
 use super::state::Engine;
 use super::{EngineError, Job, Options, Timeline};
 use members::Members;
 use noise::Noise;
 use play::Player;
 pub use tape::Met;
-use tape::{Durations, Tape};
+use tape::Tape;
 
 /// Steps up to this long are simulated: floats count picoseconds exactly up to here.
 const LONGEST: f64 = 4_503_599_627_370_496.0;
@@ -44,8 +44,7 @@ const LONGEST: f64 = 4_503_599_627_370_496.0;
 pub struct Lanes {
     tape: Tape,
     members: Members,
-    durations: Vec<Durations>,
-    steps: usize,
+    durations: Noted,
     ranks: usize,
     /// The run with all ranks alike.
     pub alike: Timeline,
@@ -76,10 +75,8 @@ impl Lanes {
         }
         let (alike, noted, plans) = engine.noting()?;
         let tape = compile::compile(job, &plans, options).ok_or(EngineError::Uneven)?;
-        let steps = options.steps as usize;
-        let durations = Durations::of(&noted, &plans, steps);
         let members = Members::of(job, &tape);
-        Ok(Lanes { tape, members, durations, steps, ranks: job.class_of.len(), alike })
+        Ok(Lanes { tape, members, durations: noted, ranks: job.class_of.len(), alike })
     }
 
     /// Ranks of the job.
@@ -107,12 +104,11 @@ impl Lanes {
     ) -> Option<Played> {
         assert_eq!(paces.len(), self.ranks, "a pace for each rank");
         let noise = varying.map(|(jitter, stream)| Noise::new(jitter, &self.members, stream));
-        let mut player = Player::new(&self.tape, &self.members, (paces, noise), self.steps);
+        let steps = self.durations.steps();
+        let mut player = Player::new(&self.tape, &self.members, (paces, noise), steps);
         player.watch(watched);
-        let mut ends = vec![];
-        for (step, durations) in self.durations.iter().enumerate() {
-            ends.push(player.step(durations, step + 1 == self.steps));
-        }
+        let ends: Vec<f64> =
+            (0..steps).map(|step| player.step((&self.durations, step), step + 1 == steps)).collect();
         let last = *ends.last()?;
         if last >= LONGEST {
             return None;

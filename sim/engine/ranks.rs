@@ -97,13 +97,51 @@ pub(super) enum Bound {
     Host,
 }
 
-/// How long everything took on the first rank of each class, in a run of which every step was simulated.
+/// How long everything takes on the first rank of each class, step by step \[ps\].
 #[derive(Clone, Debug, Default)]
 pub(super) struct Noted {
-    /// By class: step, index among the operations of its plan, and duration of kernels and collectives \[ps\].
-    pub(super) ops: Vec<Vec<(u32, u32, u64)>>,
-    /// By class: step, index among the ends of messages of its plan, and duration \[ps\].
-    pub(super) legs: Vec<Vec<(u32, u32, u64)>>,
+    /// Kernels and collectives, by class: one step after the other, each with all operations of the class's plan.
+    ops: Vec<Vec<f64>>,
+    /// Messages, by class: one step after the other, each with all their ends.
+    legs: Vec<Vec<f64>>,
+    steps: usize,
+}
+
+impl Noted {
+    /// Room for so many operations and ends of messages of each class.
+    pub(super) fn new(sizes: impl Iterator<Item = (usize, usize)>, steps: usize) -> Noted {
+        let (ops, legs) = sizes.map(|(ops, legs)| (vec![0.0; ops * steps], vec![0.0; legs * steps])).unzip();
+        Noted { ops, legs, steps }
+    }
+
+    /// Notes an operation.
+    pub(super) fn op(&mut self, class: usize, (step, at): (u32, u32), took: u64) {
+        let each = self.ops[class].len() / self.steps;
+        self.ops[class][step as usize * each + at as usize] = took as f64;
+    }
+
+    /// Notes the end of a message.
+    pub(super) fn leg(&mut self, class: usize, (step, at): (u32, u32), took: u64) {
+        let each = self.legs[class].len() / self.steps;
+        self.legs[class][step as usize * each + at as usize] = took as f64;
+    }
+
+    /// What the operations of a class take in a step.
+    pub(super) fn ops(&self, class: usize, step: usize) -> &[f64] {
+        let each = self.ops[class].len() / self.steps;
+        &self.ops[class][step * each..(step + 1) * each]
+    }
+
+    /// What its messages take.
+    pub(super) fn legs(&self, class: usize, step: usize) -> &[f64] {
+        let each = self.legs[class].len() / self.steps;
+        &self.legs[class][step * each..(step + 1) * each]
+    }
+
+    /// Steps that were noted.
+    pub(super) fn steps(&self) -> usize {
+        self.steps
+    }
 }
 
 #[cfg(test)]

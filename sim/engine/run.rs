@@ -42,8 +42,8 @@ impl Engine<'_> {
 
     /// Runs every step, none taken for another, and notes how long everything took.
     pub(super) fn noting(mut self) -> Result<(Timeline, Noted, Vec<Plan>), EngineError> {
-        let none = || self.plans.iter().map(|_| vec![]).collect();
-        self.noted = Some(Noted { ops: none(), legs: none() });
+        let sizes = self.plans.iter().map(|plan| (plan.ops.len(), plan.legs.len()));
+        self.noted = Some(Noted::new(sizes, self.options.steps as usize));
         self.watch.stop();
         self.rounds = Rounds::default();
         self.until_end()?;

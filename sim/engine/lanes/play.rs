@@ -1,9 +1,9 @@
 //! Plays a tape: each tick is a loop over the ranks of a class.
 
-use super::super::ranks::{Bound, RankPace, Stretch};
+use super::super::ranks::{Bound, Noted, RankPace, Stretch};
 use super::members::{Copies, Members, NOBODY};
 use super::noise::Noise;
-use super::tape::{Durations, Issued, Lane, Meet, Message, Met, Tape, Tick};
+use super::tape::{Issued, Lane, Meet, Message, Met, Tape, Tick};
 use crate::units::Time;
 
 /// A time for each rank of a class \[ps\].
@@ -151,7 +151,8 @@ impl<'a> Player<'a> {
     }
 
     /// Plays one step; returns when the last rank ended it. Notes what ranks wait for others if this is the last.
-    pub(super) fn step(&mut self, durations: &Durations, last: bool) -> f64 {
+    pub(super) fn step(&mut self, durations: (&Noted, usize), last: bool) -> f64 {
+        let (noted, step) = durations;
         let tape = self.tape;
         for tick in &tape.ticks {
             match *tick {
@@ -175,7 +176,7 @@ impl<'a> Player<'a> {
                     registers[into as usize].copy_from_slice(host);
                 }
                 Tick::Kernel { lane, issued, op, bound } => {
-                    self.kernel(lane, issued, durations.ops[lane.class as usize][op as usize], bound);
+                    self.kernel(lane, issued, noted.ops(lane.class as usize, step)[op as usize], bound);
                 }
                 Tick::Record { lane, issued, later, into } => {
                     self.arrive(lane, issued);
@@ -272,7 +273,7 @@ impl<'a> Player<'a> {
         no_sooner(&mut streams[lane.stream as usize], issued);
     }
 
-    fn meet(&mut self, meet: &Meet, durations: &Durations, last: bool) {
+    fn meet(&mut self, meet: &Meet, (noted, step): (&Noted, usize), last: bool) {
         let group = usize::from(meet.group);
         let Some(copies) = &self.members.copies[group] else { return };
         self.meeting.clear();
@@ -280,7 +281,7 @@ impl<'a> Player<'a> {
         let mut duration = 0.0;
         for &(lane, op) in &meet.parts {
             let (class, stream) = (lane.class as usize, lane.stream as usize);
-            duration = later(duration, durations.ops[class][op as usize]);
+            duration = later(duration, noted.ops(class, step)[op as usize]);
             for (&copy, &time) in copies.of[class].iter().zip(&self.sides[class].streams[stream]) {
                 let start = &mut self.meeting[copy as usize];
                 *start = later(*start, time);
@@ -320,10 +321,10 @@ impl<'a> Player<'a> {
         }
     }
 
-    fn message(&mut self, message: &Message, receivers: &[u32], durations: &Durations, last: bool) {
+    fn message(&mut self, message: &Message, receivers: &[u32], (noted, step): (&Noted, usize), last: bool) {
         let Message { group, from, to } = *message;
         let [sender, receiver] = [from, to].map(|end| end.lane.class as usize);
-        let duration = later(durations.legs[sender][from.leg as usize], durations.legs[receiver][to.leg as usize]);
+        let duration = later(noted.legs(sender, step)[from.leg as usize], noted.legs(receiver, step)[to.leg as usize]);
         let mut arriving = std::mem::take(&mut self.arriving);
         arriving.clear();
         let sent = &self.sides[sender].streams[from.lane.stream as usize];

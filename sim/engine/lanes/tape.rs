@@ -3,8 +3,7 @@
 //! A tick is one thing that all ranks of a class do. A *register* is a time of each of its ranks that is needed later: when an operation
 //! was issued that its stream could not yet reach, or when an event was recorded.
 
-use super::super::plan::Plan;
-use super::super::ranks::{Bound, Noted};
+use super::super::ranks::Bound;
 
 /// A register of a class.
 pub(super) type Register = u32;
@@ -94,15 +93,6 @@ pub(super) struct Tape {
     pub(super) groups: Vec<String>,
 }
 
-/// How long everything of one step takes on a rank that is as the profile \[ps\].
-#[derive(Debug, Default)]
-pub(super) struct Durations {
-    /// By class and operation of its plan.
-    pub(super) ops: Vec<Vec<f64>>,
-    /// By class and end of a message.
-    pub(super) legs: Vec<Vec<f64>>,
-}
-
 /// A collective or a message of a watched rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Met {
@@ -116,25 +106,4 @@ pub struct Met {
     pub began: i64,
     /// When it ended.
     pub ended: i64,
-}
-
-impl Durations {
-    pub(super) fn of(noted: &Noted, plans: &[Plan], steps: usize) -> Vec<Durations> {
-        let empty = || Durations {
-            ops: plans.iter().map(|plan| vec![0.0; plan.ops.len()]).collect(),
-            legs: plans.iter().map(|plan| vec![0.0; plan.legs.len()]).collect(),
-        };
-        let mut all: Vec<Durations> = (0..steps).map(|_| empty()).collect();
-        for (class, ops) in noted.ops.iter().enumerate() {
-            for &(step, at, took) in ops {
-                all[step as usize].ops[class][at as usize] = took as f64;
-            }
-        }
-        for (class, legs) in noted.legs.iter().enumerate() {
-            for &(step, at, took) in legs {
-                all[step as usize].legs[class][at as usize] = took as f64;
-            }
-        }
-        all
-    }
 }
