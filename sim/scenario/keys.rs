@@ -7,6 +7,7 @@
 use std::sync::LazyLock;
 
 pub mod example;
+mod failures;
 mod job;
 mod megatron;
 pub mod presets;
@@ -37,7 +38,7 @@ const TOP: Table = Table {
 };
 
 /// All tables, in the order that people write them.
-pub const TABLES: [&Table; 25] = [
+pub const TABLES: [&Table; 27] = [
     &TOP,
     &job::TOPOLOGY_KEYS,
     &job::MODEL_KEYS,
@@ -62,6 +63,8 @@ pub const TABLES: [&Table; 25] = [
     &training::LOOP_KEYS,
     &training::FRAMEWORK_KEYS,
     &training::MEMORY_KEYS,
+    &failures::FAILURES_KEYS,
+    &failures::CHECKPOINT_KEYS,
     &job::MEASURED_KEYS,
 ];
 

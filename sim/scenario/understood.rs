@@ -8,6 +8,7 @@ use super::assumption::Assumption;
 use super::draft::Draft;
 use super::entry::{Base, Decided, Runtime};
 use super::error::ScenarioError;
+use super::interruptions::{self, Asked};
 use super::machine::{profile, topology};
 use super::measured::{self, Measured};
 use super::places::Places;
@@ -83,6 +84,9 @@ pub struct Scenario {
     pub idle: Vec<Idle>,
     /// What the run has measured, where it has been run.
     pub measured: Option<Measured>,
+    /// What the file says of interruptions.
+    #[doc(hidden)]
+    pub interruptions: Asked,
 }
 
 /// Whether a draft is a scenario that there are rules for.
@@ -160,6 +164,7 @@ impl Scenario {
             assumptions: self.assumptions.clone(),
             idle: self.idle.clone(),
             measured: self.measured.clone(),
+            interruptions: self.interruptions.clone(),
             draft: self.draft.clone(),
             job,
             expandable_segments,
@@ -227,6 +232,7 @@ fn understand(
     };
     idle::find(reader, (runtime, &topology), &job);
     let one_queue = one_queue(reader, scenario, &job, &topology)?;
+    let interruptions = interruptions::asked(reader, scenario, &job)?;
     let tokens = job.tokens();
     let names = (runtime.written(), topology.name.as_str());
     let measured = scenario.measured.as_ref();
@@ -250,6 +256,7 @@ fn understand(
         assumptions: std::mem::take(&mut reader.assumptions),
         idle: std::mem::take(&mut reader.idle),
         measured,
+        interruptions,
     })
 }
 

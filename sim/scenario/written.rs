@@ -4,6 +4,7 @@
 mod fill;
 
 mod experts;
+mod failures;
 mod float8;
 mod framework;
 mod free;
@@ -17,6 +18,7 @@ mod xla;
 mod zero;
 
 pub use experts::{ExpertLoad, ExpertStyle};
+pub use failures::{Checkpoint, Every, Failures, Spares};
 pub use fill::Defaults;
 pub use float8::{Float8, LinearStyle, Recipe as Float8Recipe};
 pub use framework::{AttentionStyle, Framework, LoadBalancer, ModulesStyle, RopeStyle};
@@ -105,6 +107,12 @@ pub struct Scenario {
     /// Allocator.
     #[serde(default)]
     pub memory: Memory,
+    /// What interrupts the training, and what it takes to go on.
+    #[serde(default)]
+    pub failures: Failures,
+    /// How checkpoints are saved.
+    #[serde(default)]
+    pub checkpoint: Checkpoint,
     /// What the run measured, where it has been run.
     pub measured: Option<Spanned<Measured>>,
 }

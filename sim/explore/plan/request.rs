@@ -5,10 +5,10 @@ use toml::{Spanned, Table, Value};
 
 use super::error::PlanError;
 use super::frameworks::{DEFAULT, SEARCHED};
-use super::prices;
-use super::quantity::{Amount, whole};
 use super::site::Site;
 use super::sites::{Machine, sites};
+use crate::explore::prices;
+use crate::explore::quantity::{Amount, whole};
 use crate::files;
 use crate::model::{ModelConfig, huggingface};
 use crate::near::did_you_mean;

@@ -7,7 +7,7 @@ use super::row::{Choice, Kind};
 use super::{Key, presets};
 
 /// Keys and values, in the order of the tables.
-const LISTED: [(&str, &str); 122] = [
+const LISTED: [(&str, &str); 125] = [
     ("description", "\"Llama-3.1-8B on one node\""),
     ("runtime", "\"fsdp2\""),
     ("topology.name", "\"h100-sxm-80gb\""),
@@ -121,6 +121,9 @@ const LISTED: [(&str, &str); 122] = [
     ("framework.release", "\"torchtitan 0.3.0\""),
     ("framework.cublas", "\"12.8\""),
     ("framework.device_max_connections", "8"),
+    ("failures.rates", "\"llama3-h100\""),
+    ("failures.draws", "400"),
+    ("failures.seed", "1"),
     ("measured.tokens_per_second_per_chip", "7000.0"),
     ("measured.counted_tokens_per_step", "524288"),
     ("measured.mfu", "0.41"),
