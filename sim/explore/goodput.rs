@@ -58,6 +58,45 @@ pub struct Setting {
     pub best: u64,
 }
 
+/// The job of a scenario, with a step between two checkpoints.
+fn job(scenario: &Scenario, (asked, checkpoint): (&Interruptions, &Checkpoint), (end, step): (End, f64)) -> Job {
+    Job {
+        end,
+        interval: step,
+        save: checkpoint.save,
+        load: checkpoint.load,
+        restart: asked.restart + asked.recompile,
+        detection: asked.detection,
+        replacement: asked.replacement,
+        repair: asked.repair,
+        spares: match asked.spares {
+            Spares::Enough => None,
+            Spares::Nodes(nodes) => Some(nodes),
+        },
+        elastic: elastic(scenario, asked),
+        causes: causes(scenario, asked),
+    }
+}
+
+/// Steps between two checkpoints, of which `best` is the best number.
+fn every(asked: &Interruptions, best: u64, step: f64) -> u64 {
+    match asked.every {
+        Every::Best => best,
+        Every::Steps(count) => count,
+        Every::Time(seconds) => (seconds / step).round().max(1.0) as u64,
+    }
+}
+
+/// The expected goodput of a long training, by the closed form.
+pub fn expected(scenario: &Scenario, answer: &Prediction) -> f64 {
+    let asked = scenario.interruptions();
+    let checkpoint = Checkpoint::of(scenario, answer, &asked);
+    let step = answer.step.seconds();
+    let job = job(scenario, (&asked, &checkpoint), (End::Work(f64::MAX), step));
+    let best = closed::best(&job, step, 1 << 40);
+    closed::expected(&job, every(&asked, best, step) as f64 * step)
+}
+
 /// Everything that is decided about a training before one is drawn.
 pub fn setting(scenario: &Scenario, answer: &Prediction, length: Length) -> Result<Setting, GoodputError> {
     let asked = scenario.interruptions();
@@ -71,29 +110,10 @@ pub fn setting(scenario: &Scenario, answer: &Prediction, length: Length) -> Resu
     if whole < step || step <= 0.0 {
         return Err(GoodputError::Short { length: Span(whole), step: Span(step) });
     }
-    let mut job = Job {
-        end,
-        interval: step,
-        save: checkpoint.save,
-        load: checkpoint.load,
-        restart: asked.restart + asked.recompile,
-        detection: asked.detection,
-        replacement: asked.replacement,
-        repair: asked.repair,
-        spares: match asked.spares {
-            Spares::Enough => None,
-            Spares::Nodes(nodes) => Some(nodes),
-        },
-        elastic: elastic(scenario, &asked),
-        causes: causes(scenario, &asked),
-    };
+    let mut job = job(scenario, (&asked, &checkpoint), (end, step));
     let steps = (whole / step).floor().max(1.0) as u64;
     let best = closed::best(&job, step, steps);
-    let every = match asked.every {
-        Every::Best => best,
-        Every::Steps(count) => count,
-        Every::Time(seconds) => (seconds / step).round().max(1.0) as u64,
-    };
+    let every = every(&asked, best, step);
     job.interval = every as f64 * step;
     possible(&job, asked.draws)?;
     Ok(Setting { job, checkpoint, asked, step, every, best })
