@@ -165,17 +165,18 @@ fn llama_3_is_interrupted_as_often_as_was_counted_and_trains_nine_tenths_of_the_
 
 #[test]
 fn a_checkpoint_holds_what_the_ranks_keep_together() {
-    // Parameters, master weights and two moments of 405,853,339,648 parameters: 2 + 4 + 4 + 4 bytes each under Megatron-Core.
+    // Parameters, master weights and two moments: 2 + 4 + 4 + 4 bytes each under Megatron-Core.
+    let (width, ffn, words, layers) = (16_384_u64, 53_248, 128_256, 126);
+    let attention = 2 * width * width + 2 * width * 1_024;
+    let parameters = 2 * words * width + width + layers * (attention + 3 * width * ffn + 2 * width);
+    assert_eq!(parameters, 405_853_388_800);
     let text = replaced(
         LLAMA,
         &[
             ("runtime = \"fsdp2\"", "runtime = \"megatron\""),
             ("dp_shard = 128\n", ""),
             ("micro = 1\n", ""),
-            (
-                "[activation_checkpointing]\npolicy = \"selective_op\"\n",
-                "[megatron]\nuse_distributed_optimizer = true\n",
-            ),
+            ("[activation_checkpointing]\npolicy = \"selective_op\"\n", "[megatron]\ndistributed_optimizer = true\n"),
             ("[failures]\nplanned = true\n", ""),
             ("nodes = 2048", "nodes = 2016"),
             ("pp = 16", "pp = 126"),
@@ -183,7 +184,7 @@ fn a_checkpoint_holds_what_the_ranks_keep_together() {
         ],
     );
     let scenario = make::parse(&text);
-    assert_eq!(scenario.job.model().params().total * scenario.job.kept().bytes(), 405_853_339_648 * 14);
+    assert_eq!(scenario.job.model().params().total * scenario.job.kept().bytes(), parameters * 14);
 
     // Without replicas and padding it is the sum over ranks of what their programs keep.
     let plans = [
@@ -334,7 +335,7 @@ fn without_the_question_the_keys_have_no_effect_and_the_report_says_so() {
 
 #[test]
 fn every_key_changes_the_answer() {
-    let base = replaced(TINY, &[("dp_shard = 8", "dp_shard = 2\ndp_replicate = 4")]);
+    let base = replaced(TINY, &[("dp_shard = 8", "dp_shard = 4\ndp_replicate = 4"), ("nodes = 1", "nodes = 2")]);
     let answer = |keys: &str, length: &str| {
         let training = trained(&predicted(&format!("{base}{keys}")), length);
         Training { assumptions: vec![], ..training }

@@ -6,7 +6,8 @@ use std::ops::Range;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Component, DAY, FailuresError, Rate, Rates};
+use super::error::FailuresError;
+use super::rates::{Component, DAY, Rate, Rates};
 use crate::files::one_line;
 use crate::hardware::Place;
 

@@ -1,6 +1,8 @@
 //! The rates that ship with the program, one line each, and the search for some by name or path.
 
-use super::{FailuresError, Rates, read};
+use super::error::FailuresError;
+use super::rates::Rates;
+use super::read;
 use crate::near::nearest;
 
 /// Shipped rates.
@@ -42,8 +44,15 @@ pub fn registry() -> Vec<Listed> {
     SHIPPED.iter().map(listed).collect()
 }
 
+impl Rates {
+    /// Shipped rates by name, or one's own by path.
+    pub fn load(name_or_path: &str) -> Result<Rates, FailuresError> {
+        load(name_or_path)
+    }
+}
+
 /// Shipped rates by name, or one's own by path.
-pub(super) fn load(name_or_path: &str) -> Result<Rates, FailuresError> {
+fn load(name_or_path: &str) -> Result<Rates, FailuresError> {
     let asked = name_or_path.trim();
     if let Some(shipped) = SHIPPED.iter().find(|shipped| shipped.name == asked) {
         return read::read(&format!("sim/failures/{}.toml", shipped.name), shipped.text);
@@ -62,7 +71,7 @@ pub(super) fn load(name_or_path: &str) -> Result<Rates, FailuresError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failures::{DAY, Rate};
+    use crate::failures::rates::{DAY, Rate};
 
     /// Interruptions of a study's own job.
     fn count(name: &str, chips: u32, days: f64, planned: bool) -> f64 {

@@ -82,4 +82,10 @@ impl Plan {
             Plan::Xla(plan) => plan.mesh.replicas(),
         }
     }
+
+    /// Copies that a node of so many chips has a part of: they go with it.
+    pub fn copies_on_node(&self, chips: u32) -> u64 {
+        let chips_of_copy = (self.ranks() / u64::from(self.copies()).max(1)).max(1);
+        (u64::from(chips) / chips_of_copy).max(1)
+    }
 }

@@ -25,7 +25,8 @@ pub(super) fn short(number: f64) -> String {
 
 /// The median, and what nine in ten trainings lie between.
 pub(super) fn between(of: Percentiles, shown: impl Fn(f64) -> String) -> String {
-    format!("{} ({} to {})", shown(of.p50), shown(of.p5), shown(of.p95))
+    let [low, middle, high] = [of.p5, of.p50, of.p95].map(shown);
+    if low == high { middle } else { format!("{middle} ({low} to {high})") }
 }
 
 pub(super) fn size(bytes: u64) -> String {

@@ -1,33 +1,26 @@
-//! `[failures]` and `[checkpoint]`: what a file says of interruptions, and what is taken for the rest when `run --for` asks.
-//!
-//! Without `--for` nothing reads these tables: their keys are checked, and named among those without effect. Defaults are therefore
-//! taken when the question is asked ([`Scenario::interruptions`]), and are listed with its answer.
-
-mod asked;
-
-pub(super) use asked::{Asked, asked};
+//! `[failures]` and `[checkpoint]`: what a file says of interruptions and checkpoints, checked key by key.
 
 use std::sync::Arc;
 
-use super::assumption::{Assumption, Taken, Written};
-use super::understood::Scenario;
-use crate::failures::Rates;
-use crate::hardware::Vendor;
-use crate::runtime::Parts;
+use toml::{Spanned, Table, Value};
 
-/// What storage takes from each chip's part of the job \[B/s\]: 2 TB/s for 16,384 chips.
-const STORAGE_PER_CHIP: f64 = 2e12 / 16_384.0;
-const STORAGE_SOURCE: &str =
-    "122 MB/s for each chip: Llama 3's storage sustains 2 TB/s for 16,384 GPUs (arXiv 2407.21783, section 3.3.1)";
-/// MegaScale's time to detect and diagnose, and to start up \[s\].
-const DETECTION: f64 = 600.0;
-const DETECTION_SOURCE: &str =
-    "MegaScale detects and diagnoses in less than 10 min on average (arXiv 2402.15627, section 6.3)";
-const RESTART: f64 = 30.0;
-const RESTART_SOURCE: &str = "MegaScale starts up in under 30 s on over 10,000 GPUs (arXiv 2402.15627, section 3.5); clusters of Meta's take 5 to 20 min \
-     (arXiv 2410.21680)";
-/// How many trainings are drawn.
-const DRAWS: u64 = 400;
+use super::error::ScenarioError;
+use super::paths::relative;
+use super::reader::{Idle, Reader};
+use super::written;
+use crate::failures::{FailuresError, Rates};
+use crate::hardware::Topology;
+use crate::runtime::Plan;
+use crate::units::{Bandwidth, Span};
+
+/// Trainings that may be drawn.
+const MOST_DRAWS: i64 = 100_000;
+/// Nodes that may wait.
+const MOST_SPARES: i64 = 1 << 17;
+/// Steps between two checkpoints.
+const MOST_STEPS: i64 = 1 << 40;
+/// The least and the most that storage takes \[B/s\].
+const STORAGE: (f64, f64) = (1e6, 1e18);
 
 /// How often a checkpoint is saved.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,151 +42,163 @@ pub enum Spares {
     Nodes(u64),
 }
 
-/// Everything that is decided about interruptions and checkpoints of a training.
-#[derive(Clone, Debug)]
-pub struct Interruptions {
-    /// What interrupts the job.
-    pub rates: Arc<Rates>,
-    /// Whether it is also interrupted by plan.
-    pub planned: bool,
-    /// From an interruption until it is known what has failed \[s\].
-    pub detection: f64,
-    /// From there until processes are up and connected \[s\].
-    pub restart: f64,
-    /// What compiling takes after a restart \[s\].
-    pub recompile: f64,
-    /// Nodes that wait to take the place of others.
-    pub spares: Spares,
-    /// How long it takes until a spare node is part of the job \[s\].
-    pub replacement: f64,
-    /// How long a node is away \[s\]; without a number of spares it does not matter.
-    pub repair: f64,
-    /// Whether the job goes on with fewer replicas.
-    pub elastic: bool,
-    /// How many trainings are drawn.
-    pub draws: u64,
-    /// Which.
-    pub seed: u64,
-    /// How often a checkpoint is saved.
-    pub every: Every,
-    /// What storage takes \[B/s\].
-    pub storage: f64,
-    /// What storage gives \[B/s\].
-    pub load: f64,
-    /// Whether training goes on once the state is in host memory.
-    pub asynchronous: bool,
-    /// The keys that the file leaves out, with what was taken for each.
-    pub taken: Vec<Assumption>,
+/// What a file says; none where it leaves a key out.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    pub(super) rates: Option<Arc<Rates>>,
+    pub(super) mean_time_between: Option<f64>,
+    pub(super) planned: Option<bool>,
+    pub(super) detection: Option<f64>,
+    pub(super) restart: Option<f64>,
+    pub(super) recompile: Option<f64>,
+    pub(super) spares: Option<Spares>,
+    pub(super) replacement: Option<f64>,
+    pub(super) repair: Option<f64>,
+    pub(super) elastic: Option<bool>,
+    pub(super) draws: Option<u64>,
+    pub(super) seed: Option<u64>,
+    pub(super) every: Option<Every>,
+    pub(super) storage: Option<f64>,
+    pub(super) load: Option<f64>,
+    pub(super) asynchronous: Option<bool>,
 }
 
-/// Collects what is taken for keys that the file leaves out.
-#[derive(Default)]
-struct Defaults(Vec<Assumption>);
-
-impl Defaults {
-    fn take<T>(&mut self, key: &str, asked: Option<T>, value: T, written: impl Into<Written>, why: &str) -> T {
-        asked.unwrap_or_else(|| {
-            let why = (!why.is_empty()).then(|| why.to_owned());
-            self.0.push(Assumption::Taken(Taken { key: key.to_owned(), value: written.into(), why }));
-            value
-        })
+impl Asked {
+    /// Keys that `run --for` does not read either, because of others.
+    pub(super) fn idle(&self) -> Vec<Idle> {
+        let idle = |key: &str, why: &str| Idle { key: key.to_owned(), why: why.to_owned() };
+        let mut all = vec![];
+        if self.repair.is_some() && !matches!(self.spares, Some(Spares::Nodes(_))) {
+            all.push(idle("failures.repair", "there always is a spare node: write a number of failures.spares"));
+        }
+        if self.elastic.is_some() && !matches!(self.spares, Some(Spares::Nodes(_))) {
+            all.push(idle("failures.elastic", "there always is a spare node: write a number of failures.spares"));
+        }
+        if self.planned.is_some() && self.mean_time_between.is_some() {
+            all.push(idle("failures.planned", "failures.mean_time_between is of unexpected interruptions alone"));
+        }
+        all
     }
 }
 
-impl Scenario {
-    /// What is decided about interruptions and checkpoints, for `run --for`.
-    pub fn interruptions(&self) -> Interruptions {
-        let (asked, chips) = (&self.interruptions, self.topology.chips());
-        let mut left = Defaults::default();
-        let rates = match &asked.rates {
-            Some(rates) => Arc::clone(rates),
-            None => match asked.mean_time_between {
-                Some(seconds) => Arc::new(Rates::every(seconds, chips)),
-                None => {
-                    let (name, why) = self.default_rates();
-                    let rates = Rates::load(name).unwrap_or_else(|error| panic!("shipped rates do not load: {error}"));
-                    left.take("failures.rates", None, Arc::new(rates), name, why)
-                }
-            },
-        };
-        let planned = match asked.mean_time_between {
-            Some(_) => asked.planned.unwrap_or(false),
-            None => left.take("failures.planned", asked.planned, true, true, ""),
-        };
-        let detection = left.take("failures.detection", asked.detection, DETECTION, "10 min", DETECTION_SOURCE);
-        let restart = left.take("failures.restart", asked.restart, RESTART, "30 s", RESTART_SOURCE);
-        let (compiling, why) = self.recompile();
-        let recompile = asked.recompile;
-        let recompile = left.take("failures.recompile", recompile, compiling, &*format!("{compiling} s"), why);
-        let enough = "assumed: a larger cluster has one at hand";
-        let spares = left.take("failures.spares", asked.spares, Spares::Enough, "enough", enough);
-        let ready = "assumed: a spare is on and tested";
-        let replacement = left.take("failures.replacement", asked.replacement, 0.0, "0 s", ready);
-        let elastic = left.take("failures.elastic", asked.elastic, false, false, "");
-        let draws = left.take("failures.draws", asked.draws, DRAWS, DRAWS, "");
-        let seed = left.take("failures.seed", asked.seed, 0, 0, "");
-        let every = left.take("checkpoint.every", asked.every, Every::Best, "best", "");
-        // Written with as many digits as are computed with.
-        let megabytes = (STORAGE_PER_CHIP * f64::from(chips) / 1e6).round().max(1.0);
-        let (own, written) = (megabytes * 1e6, format!("{megabytes} MB/s"));
-        let storage = left.take("checkpoint.storage_bandwidth", asked.storage, own, &*written, STORAGE_SOURCE);
-        let written = format!("{} MB/s", storage / 1e6);
-        let as_storage = "as checkpoint.storage_bandwidth";
-        let load = left.take("checkpoint.load_bandwidth", asked.load, storage, &*written, as_storage);
-        let blocking = "the default of PyTorch's and Megatron's checkpoints";
-        let asynchronous = left.take("checkpoint.asynchronous", asked.asynchronous, false, false, blocking);
-        Interruptions {
-            rates,
-            planned,
-            detection,
-            restart,
-            recompile,
-            spares,
-            replacement,
-            repair: asked.repair.unwrap_or(0.0),
-            elastic,
-            draws,
-            seed,
-            every,
-            storage,
-            load,
-            asynchronous,
-            taken: left.0,
+/// Reads both tables. Their keys have no effect on the step.
+pub(super) fn asked(
+    reader: &mut Reader<'_>,
+    scenario: &written::Scenario,
+    (topology, job): (&Topology, &Plan),
+) -> Result<Asked, ScenarioError> {
+    let (failures, checkpoint) = (&scenario.failures, &scenario.checkpoint);
+    for name in ["failures", "checkpoint"] {
+        let keys = reader.table.get(name).and_then(Value::as_table).map(Table::keys);
+        for key in keys.into_iter().flatten() {
+            reader.idle(format!("{name}.{key}"), "only windtunnel run --for reads it");
         }
     }
+    let rates = failures.rates.as_ref().map(|at| rates(reader, at)).transpose()?;
+    if let (Some(at), Some(_)) = (&failures.mean_time_between, &failures.rates) {
+        let problem = "failures.rates and failures.mean_time_between both say how often the job is interrupted";
+        return Err(reader.plan(at, problem, "keep one of them"));
+    }
+    let mean = &failures.mean_time_between;
+    let mean_time_between = mean.as_ref().map(|at| positive(reader, "failures.mean_time_between", at)).transpose()?;
+    let spares = failures.spares.as_ref().map(|at| spares(reader, at)).transpose()?;
+    if let (Some(at), Some(Spares::Nodes(_)), None) = (&failures.spares, spares, &failures.repair) {
+        let problem = "failures.spares is a number, and nothing says when a node that failed comes back";
+        return Err(reader.plan(at, problem, "write failures.repair = \"2 d\", or failures.spares = \"enough\""));
+    }
+    let flag = |at: &Option<Spanned<bool>>| at.as_ref().map(|at| *at.get_ref());
+    let (copies, lost) = (u64::from(job.copies()), job.copies_on_node(topology.node.chips));
+    if let Some(at) = failures.elastic.as_ref().filter(|at| *at.get_ref() && copies <= lost) {
+        let copies = if copies == 1 { "one copy".to_owned() } else { format!("{copies} copies") };
+        let problem = format!(
+            "failures.elastic = true, and the job has {copies} of the model, each with a part on any one node: without the \
+             node nothing can go on"
+        );
+        return Err(reader.plan(at, problem, "write failures.elastic = false, or a mesh with replicas on other nodes"));
+    }
+    let seconds = |at: &Option<Spanned<Span>>| at.as_ref().map(|at| at.get_ref().0);
+    let count = |key: &str, at: &Option<Spanned<i64>>, least, most| {
+        at.as_ref().map(|at| reader.count(key, at, least, most)).transpose()
+    };
+    let draws = count("failures.draws", &failures.draws, 1, MOST_DRAWS)?;
+    let seed = count("failures.seed", &failures.seed, 0, i64::MAX)?;
+    Ok(Asked {
+        rates,
+        mean_time_between,
+        planned: flag(&failures.planned),
+        detection: seconds(&failures.detection),
+        restart: seconds(&failures.restart),
+        recompile: seconds(&failures.recompile),
+        spares,
+        replacement: seconds(&failures.replacement),
+        repair: seconds(&failures.repair),
+        elastic: flag(&failures.elastic),
+        draws,
+        seed,
+        every: checkpoint.every.as_ref().map(|at| every(reader, at)).transpose()?,
+        storage: storage(reader, "checkpoint.storage_bandwidth", &checkpoint.storage_bandwidth)?,
+        load: storage(reader, "checkpoint.load_bandwidth", &checkpoint.load_bandwidth)?,
+        asynchronous: flag(&checkpoint.asynchronous),
+    })
+}
 
-    /// The study whose chips are nearest to the machine's.
-    fn default_rates(&self) -> (&'static str, &'static str) {
-        let chip = &self.topology.chip;
-        match chip.vendor {
-            Vendor::Google => ("tpu-v4", "the only published rates of TPUs, and of hardware alone"),
-            Vendor::Nvidia if chip.name.contains("A100") => ("rsc1-a100", "Meta's larger cluster of the same chip"),
-            Vendor::Nvidia if chip.name.contains("H100") => ("llama3-h100", "the largest published run on this chip"),
-            Vendor::Nvidia => ("llama3-h100", "no rates of this chip are published; these are of H100"),
+fn rates(reader: &Reader<'_>, at: &Spanned<String>) -> Result<Arc<Rates>, ScenarioError> {
+    let name = relative(reader.file, at.get_ref());
+    Rates::load(&name).map(Arc::new).map_err(|error| match error {
+        FailuresError::Unknown { .. } => reader.unknown(at, error.to_string(), "write one of these names, or a path"),
+        FailuresError::Unreadable { .. } | FailuresError::Written { .. } => {
+            reader.plan(at, error.to_string(), "correct the file that failures.rates names, or name shipped rates")
+        }
+    })
+}
+
+fn positive(reader: &Reader<'_>, key: &str, at: &Spanned<Span>) -> Result<f64, ScenarioError> {
+    let seconds = at.get_ref().0;
+    if seconds >= 1.0 {
+        return Ok(seconds);
+    }
+    Err(reader.plan(at, format!("{key} is {}: expected 1 s or more", at.get_ref()), "write a time such as \"3 h\""))
+}
+
+fn spares(reader: &Reader<'_>, at: &Spanned<written::Spares>) -> Result<Spares, ScenarioError> {
+    match at.get_ref() {
+        written::Spares::Nodes(nodes) if (0..=MOST_SPARES).contains(nodes) => Ok(Spares::Nodes(nodes.unsigned_abs())),
+        written::Spares::Nodes(nodes) => {
+            let problem = format!("failures.spares = {nodes} is out of range: expected 0 to {MOST_SPARES}");
+            Err(ScenarioError::Written { problem, place: reader.place(at) })
+        }
+        written::Spares::Text(word) if word == "enough" => Ok(Spares::Enough),
+        written::Spares::Text(word) => {
+            let problem = format!("failures.spares is {word:?}: expected \"enough\" or a number of nodes");
+            Err(reader.unknown(at, problem, "write \"enough\", or a number such as 4"))
         }
     }
+}
 
-    /// What compiling takes after a restart \[s\], and whence that is known.
-    fn recompile(&self) -> (f64, &'static str) {
-        match self.job.parts() {
-            Parts::Compiled(job) if job.run.cached => {
-                (0.0, "what loading from the persistent cache takes is not known")
+fn every(reader: &Reader<'_>, at: &Spanned<written::Every>) -> Result<Every, ScenarioError> {
+    match at.get_ref() {
+        written::Every::Steps(steps) if (1..=MOST_STEPS).contains(steps) => Ok(Every::Steps(steps.unsigned_abs())),
+        written::Every::Steps(steps) => {
+            let problem = format!("checkpoint.every = {steps} is out of range: expected 1 to {MOST_STEPS}");
+            Err(ScenarioError::Written { problem, place: reader.place(at) })
+        }
+        written::Every::Text(word) if word == "best" => Ok(Every::Best),
+        written::Every::Text(text) => match Span::parse(text) {
+            Ok(Span(seconds)) if seconds > 0.0 => Ok(Every::Time(seconds)),
+            Ok(_) | Err(_) => {
+                let problem = format!("checkpoint.every is {text:?}: expected \"best\", a time or a number of steps");
+                Err(reader.unknown(at, problem, "write \"best\", a time such as \"30 min\", or steps such as 500"))
             }
-            Parts::Compiled(job) => {
-                let (least, most) = job.run.compiling();
-                let middle = (0.5 * (least.seconds() + most.seconds())).round();
-                (middle, "the middle of what is known, see \"Cold against steady state\"")
-            }
-            Parts::Whole(job) if job.compile => (0.0, "what torch.compile takes is not known"),
-            Parts::Whole(_) | Parts::Split(_) => (0.0, "nothing is compiled"),
-        }
+        },
     }
+}
 
-    /// Leaves `[failures]` and `[checkpoint]` out of the keys without effect: `run --for` reads them.
-    pub fn read_interruptions(&mut self) {
-        let tables = ["failures.", "checkpoint."];
-        self.idle.retain(|idle| !tables.iter().any(|table| idle.key.starts_with(table)));
-        let alone = self.interruptions.idle();
-        self.idle.extend(alone);
+fn storage(reader: &Reader<'_>, key: &str, at: &Option<Spanned<Bandwidth>>) -> Result<Option<f64>, ScenarioError> {
+    let Some(at) = at else { return Ok(None) };
+    let rate = at.get_ref().0;
+    if (STORAGE.0..=STORAGE.1).contains(&rate) {
+        return Ok(Some(rate));
     }
+    let problem = format!("{key} is {}: expected 1 MB/s to 1,000,000 TB/s", at.get_ref());
+    Err(reader.plan(at, problem, "write what all nodes together get, such as \"200 GB/s\""))
 }

@@ -232,7 +232,7 @@ fn understand(
     };
     idle::find(reader, (runtime, &topology), &job);
     let one_queue = one_queue(reader, scenario, &job, &topology)?;
-    let interruptions = interruptions::asked(reader, scenario, &job)?;
+    let interruptions = interruptions::asked(reader, scenario, (&topology, &job))?;
     let tokens = job.tokens();
     let names = (runtime.written(), topology.name.as_str());
     let measured = scenario.measured.as_ref();

@@ -7,9 +7,9 @@
 //! e^(−λ(R + c + w)) / (1 − e^(−λc))
 //! ```
 //!
-//! checkpoints on average, and takes 1/λ + D with what the job is down. With w = 0 this is Daly's complete model (Daly 2006, A higher
-//! order estimate of the optimum checkpoint interval for restart dumps, Future Generation Computer Systems 22, equation 20), whose
-//! first-order optimum is Young's (Young 1974, Communications of the ACM 17).
+//! checkpoints on average, and takes 1/λ + D with what the job is down. With w = 0 this is the complete model of Daly 2006 (A higher order
+//! estimate of the optimum checkpoint interval for restart dumps, Future Generation Computer Systems 22), equation 20. Its first-order
+//! optimum is that of Young 1974 (Communications of the ACM 17).
 
 use super::job::{Job, Save};
 

@@ -1,9 +1,10 @@
 //! Percentiles over trainings, as the report has them.
 
 use super::closed;
-use super::draw::Outcome;
+use super::draw::{Outcome, Spent};
+use super::job::End;
 use super::length::Length;
-use super::{End, Setting, Spent};
+use super::setting::Setting;
 use crate::explore::prices::Price;
 use crate::report::layout::{Interrupted, Money, Percentiles, SavedState, SpentOn, Training, TriedInterval};
 use crate::scenario::{Every, Prediction, Scenario};
