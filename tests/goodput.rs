@@ -107,6 +107,28 @@ fn checkpoints_in_the_background_take_as_long_as_the_closed_form_says() {
     }
 }
 
+/// nanotron on two stages, without replicas.
+const NANOTRON: &str = r#"runtime = "nanotron"
+
+[topology]
+name = "h100-sxm-80gb"
+chips = 4
+
+[model]
+huggingface = "config.json"
+layers = 4
+
+[mesh]
+tp = 2
+pp = 2
+
+[batch]
+sequence = 128
+accumulation = 4
+"#;
+
+const XLA: &str = include_str!("../scenarios/two-narrow-blocks-4xv6e.toml");
+
 /// Llama 3 405B as table 4 of arXiv 2407.21783 has it: 16,384 H100, TP 8, PP 16, DP 128, 2,048 sequences of 8,192 tokens.
 const LLAMA: &str = r#"runtime = "fsdp2"
 
@@ -131,7 +153,7 @@ accumulation = 16
 schedule = "1F1B"
 
 [activation_checkpointing]
-policy = "selective_op"
+policy = "full"
 
 [failures]
 planned = true
@@ -160,7 +182,7 @@ fn llama_3_is_interrupted_as_often_as_was_counted_and_trains_nine_tenths_of_the_
     let [rsc2, rsc1, opt] = ["rsc2-a100", "rsc1-a100", "opt-a100"].map(other);
     assert!(rsc2.p95 < 419.0 && (240.0..270.0).contains(&rsc2.p50), "{rsc2:?}");
     assert!(rsc1.p5 > 419.0 && (620.0..720.0).contains(&rsc1.p50), "{rsc1:?}");
-    assert!(opt.p5 > rsc1.p95 && (1_150.0..1_560.0).contains(&opt.p50), "{opt:?}");
+    assert!(opt.p5 > rsc1.p95 && (1_250.0..1_350.0).contains(&opt.p50), "{opt:?}");
 }
 
 #[test]
@@ -176,7 +198,7 @@ fn a_checkpoint_holds_what_the_ranks_keep_together() {
             ("runtime = \"fsdp2\"", "runtime = \"megatron\""),
             ("dp_shard = 128\n", ""),
             ("micro = 1\n", ""),
-            ("[activation_checkpointing]\npolicy = \"selective_op\"\n", "[megatron]\ndistributed_optimizer = true\n"),
+            ("[activation_checkpointing]\npolicy = \"full\"\n", "[megatron]\ndistributed_optimizer = true\n"),
             ("[failures]\nplanned = true\n", ""),
             ("nodes = 2048", "nodes = 2016"),
             ("pp = 16", "pp = 126"),
@@ -195,7 +217,10 @@ fn a_checkpoint_holds_what_the_ranks_keep_together() {
         replaced(TINY, &[("fsdp2", "fsdp1")]),
         replaced(TINY, &[("fsdp2", "deepspeed-zero"), ("dp_shard = 8\n", "dp = 8\n")]) + "[zero]\nstage = 3\n",
         replaced(MEGATRON, &[("nodes = 1", "chips = 4")]),
-        replaced(MEGATRON, &[("nodes = 1", "chips = 4")]) + "[megatron]\nexp_avg_dtype = \"bf16\"\n",
+        replaced(MEGATRON, &[("nodes = 1", "chips = 4")])
+            + "[megatron]\ndistributed_optimizer = true\nexp_avg_dtype = \"bf16\"\n",
+        NANOTRON.to_owned(),
+        XLA.to_owned(),
     ];
     for text in plans {
         let (scenario, answer) = predicted(&text);

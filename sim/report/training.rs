@@ -44,6 +44,10 @@ fn count(number: f64) -> String {
     thousands(number.round() as u64)
 }
 
+fn steps(count: u64) -> String {
+    if count == 1 { "step".to_owned() } else { format!("{} steps", thousands(count)) }
+}
+
 /// What the training comes to, in a line each: name and text.
 pub(super) fn lines(of: &Training) -> Vec<(&'static str, String)> {
     let days = |days: f64| format!("{days:.1}");
@@ -86,9 +90,8 @@ fn money(of: &Money) -> String {
 /// What is saved, how often, and what that takes.
 fn checkpoint(of: &Training) -> String {
     let saved = &of.checkpoint;
-    let steps =
-        if saved.every_steps == 1 { "step".to_owned() } else { format!("{} steps", thousands(saved.every_steps)) };
-    let every = format!("{} every {steps}, {} of training", size(saved.bytes), Span(saved.every_s));
+    let (held, interval) = (size(saved.bytes), Span(saved.every_s));
+    let every = format!("{held} every {}, {interval} of training", steps(saved.every_steps));
     let how = match saved.written_after_s > 0.0 {
         true => format!(
             "training stops for {} and the checkpoint counts {} later",
@@ -101,7 +104,7 @@ fn checkpoint(of: &Training) -> String {
         (true, _) => ", the best interval".to_owned(),
         (false, true) => ", which is the best interval".to_owned(),
         (false, false) => {
-            format!("; the best is every {} steps, {}", thousands(of.best_every_steps), Span(of.best_every_s))
+            format!("; the best is every {}, {}", steps(of.best_every_steps), Span(of.best_every_s))
         }
     };
     format!("{every}; {how}{best}. Loading takes {}", Span(saved.load_s))
@@ -136,7 +139,7 @@ pub(super) fn components(of: &Training) -> Vec<Vec<String>> {
 pub(super) fn intervals(of: &Training) -> Vec<Vec<String>> {
     let row = |tried: &TriedInterval| {
         vec![
-            format!("{} steps", thousands(tried.every_steps)),
+            steps(tried.every_steps),
             Span(tried.every_s).to_string(),
             format!("{:.2} %", 100.0 * tried.expected_goodput),
             format!("{:.2} %", 100.0 * tried.goodput),

@@ -49,6 +49,7 @@ impl Span {
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scale, unit) = match self.0 {
+            seconds if seconds > 0.0 && seconds < 1.0 => (1e-3, "ms"),
             seconds if seconds < 2.0 * MINUTE => (1.0, "s"),
             seconds if seconds < 2.0 * HOUR => (MINUTE, "min"),
             seconds if seconds < 2.0 * DAY => (HOUR, "h"),
@@ -93,6 +94,7 @@ mod tests {
             ("90 s", 90.0, "90.0 s"),
             ("3.1h", 11_160.0, "3.10 h"),
             ("0 s", 0.0, "0 s"),
+            ("0.0047 s", 0.0047, "4.70 ms"),
         ] {
             let span = Span::parse(text).expect(text);
             assert!((span.0 - seconds).abs() < 1e-9, "{text}: {}", span.0);
