@@ -11,6 +11,7 @@ pub mod allocator;
 pub mod attention;
 pub mod basis;
 pub mod batched;
+mod carried;
 pub mod clock;
 pub mod collective;
 mod comm;
@@ -25,22 +26,28 @@ pub mod memory;
 mod nearby;
 pub mod overlap;
 pub mod profile;
+mod protocols;
 mod registry;
+mod route;
 pub mod sections;
 mod sound;
 mod table;
 #[cfg(test)]
 mod tests;
 pub mod torus;
+pub mod variation;
 pub mod waves;
 
 pub use attention::{Backend, Blocks, FLEX_OVER_FLASH2};
 pub use basis::{Basis, Cost, Evidence};
+pub use carried::FARTHEST;
 pub use comm::{CommCost, OnNodes, Placed};
 pub use disk::Disks;
 pub use host::Overheads;
 pub use profile::{Profile, ProfileError};
+pub use route::Route;
 pub use table::Shape;
+pub use variation::Variation;
 
 use crate::program::{Collective, Comm, DType, Dispatch, Kernel, MatmulLayout, MemoryKind, Work};
 use crate::units::{Bandwidth, Bytes, Time};
@@ -246,12 +253,18 @@ impl<'p> CostModel<'p> {
 
     /// Time of a collective alone on the machine, and how busy it keeps the links.
     pub fn collective(&self, comm: &Comm, placed: impl Into<Placed>) -> CommCost {
+        self.collective_by(comm, placed, &Route::default())
+    }
+
+    /// The same over a fabric that is told: its shared uplinks, and its latencies.
+    pub fn collective_by(&self, comm: &Comm, placed: impl Into<Placed>, route: &Route) -> CommCost {
         let (placed, rail) = (placed.into(), self.software.rail);
+        let (collectives, deepep) = (&self.profile.collectives, self.profile.deepep.as_ref());
         match (comm.kind, placed) {
             (Collective::Rows(rows), Placed::Nodes(spread)) => {
-                deepep::cost(&self.profile.collectives, self.profile.deepep.as_ref(), rows, comm.bytes, spread, rail)
+                deepep::cost(collectives, deepep, (rows, comm.bytes), (spread, route), rail)
             }
-            (kind, placed) => self.profile.collectives.cost(kind, comm.bytes, placed, rail),
+            (kind, placed) => collectives.cost(kind, comm.bytes, (placed, route), rail),
         }
     }
 

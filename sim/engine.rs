@@ -29,6 +29,7 @@ mod findings;
 mod flights;
 mod instant;
 mod job;
+pub mod lanes;
 mod leap;
 mod leave;
 mod order;
@@ -36,6 +37,7 @@ mod pace;
 mod parts;
 mod plan;
 mod queue;
+mod ranks;
 mod rounds;
 mod run;
 mod settle;
@@ -45,6 +47,7 @@ mod steady;
 #[cfg(test)]
 mod tests;
 mod timeline;
+mod uplinks;
 mod watch;
 
 pub use costs::{CommCost, Costs, KernelCost};
@@ -52,6 +55,7 @@ pub use error::{EngineError, MissingEnd, Waiting, WaitsFor};
 pub use extend::{agree, extend};
 pub use job::{Class, Job, Options};
 pub use queue::EventQueue;
+pub use ranks::{Jitter, RankPace, Stretch};
 pub use rounds::Round;
 pub use timeline::{Breakdown, Busy, MarkTime, Simulated, Span, Timeline, What};
 
@@ -67,6 +71,19 @@ pub fn simulate(program: &Program, costs: &Costs, options: Options) -> Result<Ti
 /// Runs a job whose ranks may differ.
 pub fn simulate_job(job: Job<'_>, options: Options) -> Result<Timeline, EngineError> {
     prepare(job, options)?.run()
+}
+
+/// Runs every rank of a job in the event loop, each at its own pace.
+///
+/// # Panics
+/// If there are not as many paces as ranks.
+pub fn simulate_ranks(job: Job<'_>, paces: &[RankPace], options: Options) -> Result<Timeline, EngineError> {
+    let options = Options { fold: false, ..options };
+    check::check(job, options)?;
+    assert_eq!(paces.len(), job.class_of.len(), "a pace for each rank");
+    let mut engine = state::Engine::new(job, options);
+    engine.paces = Some(paces);
+    engine.run()
 }
 
 /// Checks a job and lays it out.

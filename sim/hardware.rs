@@ -5,25 +5,31 @@
 //! `r`, and chip `r` in node `r / node.chips`; every question about where a group of ranks lies follows from that.
 //!
 //! Everything here is what the vendor or a device query says the machine *is*. What it achieves, and at which clock, is
-//! in the cost profile that the topology names. To add a machine: a TOML file, and a line in `hardware/registry.rs`.
+//! in the cost profile that the topology names. To add a machine: a TOML file, and a line in `hardware/shipped.rs`.
 
+mod base;
 mod change;
 pub mod describe;
 pub mod error;
 mod on_nodes;
+mod picture;
 pub mod place;
 pub mod registry;
+mod shipped;
 mod topology;
 pub mod torus;
 mod understood;
+pub mod uplink;
 mod written;
 
 pub use error::HardwareError;
 pub use on_nodes::OnNodes;
+pub use picture::Drawn;
 pub use place::Place;
 pub use registry::registry;
 pub use topology::{Axis, Chip, Fact, Level, LevelKind, Node, Peak, Reach, Size, Topology, Vendor};
 pub use torus::{Line, OnTorus};
+pub use uplink::{Crossing, Hops, OUTER, Uplink};
 
 /// The JSON Schema of a topology, `docs/schema/topology.json`.
 pub const SCHEMA: &str = include_str!("../docs/schema/topology.json");

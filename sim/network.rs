@@ -20,10 +20,18 @@
 //! Links carry both ways at once. A collective uses both ways of its ranks alike; a message uses the way out of its sender
 //! and the way into its receiver. So a rank is one place, and two where messages cross it: out and in.
 //!
+//! Uplinks beyond the cards are shared by all ranks below them ([`crate::hardware::uplink`]), so each is a place of its own, of one
+//! level. There flows count with a weight: in a folded run one flow stands for several copies of a group, which all move alike.
+//! Sums over an uplink are in integers, so that a weight of three is three flows to the last bit.
+//!
 //! The result is the same bits on every platform: only `+ - * /` and comparisons, in a fixed order.
 
-/// Levels of a fabric, from the innermost (NVLink, ICI) outwards.
+use crate::hardware::OUTER;
+
+/// Levels of a fabric at which each rank has links of its own, from the innermost (NVLink, ICI) outwards.
 pub const LEVELS: usize = 4;
+/// What an uplink carries, in the integers of its sums.
+const WHOLE: f64 = (1_u64 << 40) as f64;
 
 /// The solver and its working memory, which is kept between calls so that a steady run allocates nothing.
 ///
@@ -32,6 +40,8 @@ pub const LEVELS: usize = 4;
 pub struct Sharing {
     /// Bandwidth a flow uses of each level when alone, as a fraction.
     flows: Vec<[f64; LEVELS]>,
+    /// The same of one uplink into each outer level.
+    outer: Vec<[f64; OUTER]>,
     /// Largest of the flow's fractions.
     dominant: Vec<f64>,
     /// Speed of each flow once frozen; negative before.
@@ -42,6 +52,11 @@ pub struct Sharing {
     place_end: Vec<u32>,
     /// The places and levels found full in one round.
     full: Vec<(std::ops::Range<usize>, usize)>,
+    /// Flows and their weights, uplink after uplink; the end of each, and its outer level.
+    crossing_uplinks: Vec<(u32, u32)>,
+    uplinks: Vec<(u32, usize)>,
+    /// The uplinks found full in one round.
+    full_uplinks: Vec<(std::ops::Range<usize>, usize)>,
 }
 
 /// Marks a flow that still rises with the water.
@@ -51,17 +66,23 @@ impl Sharing {
     /// Forgets flows and places, keeps the memory.
     pub fn clear(&mut self) {
         self.flows.clear();
+        self.outer.clear();
+        self.crossing_uplinks.clear();
+        self.uplinks.clear();
         self.dominant.clear();
         self.speeds.clear();
         self.crossing.clear();
         self.place_end.clear();
     }
 
-    /// Adds a flow by the fraction of each level it uses when alone, and returns its index.
-    pub fn add_flow(&mut self, use_of: [f64; LEVELS]) -> u32 {
-        assert!(use_of.iter().all(|part| (0.0..=1.0).contains(part)), "a flow uses {use_of:?} of the fabric");
+    /// Adds a flow by the fraction it uses when alone of each level, and of one uplink into each outer level; returns its index.
+    pub fn add_flow(&mut self, use_of: [f64; LEVELS], outer: [f64; OUTER]) -> u32 {
+        let mut parts = use_of.iter().chain(&outer);
+        assert!(parts.all(|part| (0.0..=1.0).contains(part)), "a flow uses {use_of:?} and {outer:?} of the fabric");
         self.flows.push(use_of);
-        self.dominant.push(use_of.iter().fold(0.0, |most, &part| if part > most { part } else { most }));
+        self.outer.push(outer);
+        let parts = use_of.iter().chain(&outer);
+        self.dominant.push(parts.fold(0.0, |most, &part| if part > most { part } else { most }));
         self.flows.len() as u32 - 1
     }
 
@@ -73,6 +94,16 @@ impl Sharing {
     /// Closes the place being described: the flows named since the last one share its bandwidth.
     pub fn end_place(&mut self) {
         self.place_end.push(self.crossing.len() as u32);
+    }
+
+    /// Says that so many flows like `flow` cross the uplink that is being described.
+    pub fn cross_uplink(&mut self, flow: u32, weight: u32) {
+        self.crossing_uplinks.push((flow, weight));
+    }
+
+    /// Closes the uplink being described, which leads into an outer level.
+    pub fn end_uplink(&mut self, level: usize) {
+        self.uplinks.push((self.crossing_uplinks.len() as u32, level));
     }
 
     /// Number of flows.
@@ -117,6 +148,7 @@ impl Sharing {
     fn next_full(&self) -> f64 {
         let mut least = f64::INFINITY;
         self.each_level(|_, _, full_at| least = if full_at < least { full_at } else { least });
+        self.each_uplink(|_, _, full_at| least = if full_at < least { full_at } else { least });
         least
     }
 
@@ -143,6 +175,26 @@ impl Sharing {
                 if rate > 0.0 {
                     visit(flows.clone(), level, (1.0 - held) / rate);
                 }
+            }
+        }
+    }
+
+    /// Calls `visit` with every uplink that a rising flow uses, its outer level, and the water level at which it is full.
+    fn each_uplink(&self, mut visit: impl FnMut(std::ops::Range<usize>, usize, f64)) {
+        let mut first = 0;
+        for &(end, level) in &self.uplinks {
+            let flows = first..end as usize;
+            first = end as usize;
+            let (mut held, mut rate) = (0_u128, 0_u128);
+            for &(flow, weight) in &self.crossing_uplinks[flows.clone()] {
+                let (part, speed) = (self.outer[flow as usize][level], self.speeds[flow as usize]);
+                let rises = speed == RISING;
+                let one = if rises { part / self.dominant[flow as usize] } else { part * speed };
+                let sum = if rises { &mut rate } else { &mut held };
+                *sum += u128::from((one * WHOLE) as u64) * u128::from(weight);
+            }
+            if rate > 0 {
+                visit(flows, level, (WHOLE - held as f64) / rate as f64);
             }
         }
     }
@@ -178,6 +230,22 @@ impl Sharing {
             }
         }
         self.full = stopped;
+        let mut stopped = std::mem::take(&mut self.full_uplinks);
+        self.each_uplink(|flows, level, full_at| {
+            if full_at == full {
+                stopped.push((flows, level));
+            }
+        });
+        for (flows, level) in stopped.drain(..) {
+            for index in flows {
+                let flow = self.crossing_uplinks[index].0 as usize;
+                if self.speeds[flow] == RISING && self.outer[flow][level] > 0.0 {
+                    self.speeds[flow] = water / self.dominant[flow];
+                    frozen += 1;
+                }
+            }
+        }
+        self.full_uplinks = stopped;
         frozen
     }
 }
@@ -195,7 +263,7 @@ mod tests {
     fn solve(flows: &[[f64; LEVELS]], places: &[Vec<u32>]) -> Vec<f64> {
         let mut sharing = Sharing::default();
         for &flow in flows {
-            sharing.add_flow(flow);
+            sharing.add_flow(flow, [0.0; OUTER]);
         }
         for place in places {
             for &flow in place {
@@ -259,6 +327,26 @@ mod tests {
         let flow = [1.0, 0.0, 0.0, 0.0];
         let speeds = solve(&[flow; 4], &[vec![0, 1], vec![1, 2, 3]]);
         assert!(close(&speeds, &[2.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0], 1e-12));
+    }
+
+    #[test]
+    fn a_flow_that_stands_for_three_is_three_flows_to_the_last_bit() {
+        let (mine, other) = ([0.3, 0.0, 0.0, 0.0], [0.7 / 3.0, 0.0, 0.0, 0.0]);
+        let at_an_uplink = |flows: &[([f64; OUTER], u32)]| {
+            let mut sharing = Sharing::default();
+            for &(outer, weight) in flows {
+                let flow = sharing.add_flow([0.9, 0.0, 0.0, 0.0], outer);
+                sharing.cross_uplink(flow, weight);
+            }
+            sharing.end_uplink(0);
+            sharing.solve().to_vec()
+        };
+        let folded = at_an_uplink(&[(mine, 3), (other, 2)]);
+        let full = at_an_uplink(&[(mine, 1), (other, 1), (mine, 1), (other, 1), (mine, 1)]);
+        assert_eq!([folded[0], folded[1]], [full[0], full[1]]);
+        // 3 · 0.3 + 2 · 0.233 is asked of 1, and dominant shares are alike: all rise together.
+        assert!(close(&folded, &[1.0 / (0.9 + 1.4 / 3.0); 2], 1e-9), "{folded:?}");
+        assert_eq!(at_an_uplink(&[(mine, 3)]), [1.0]);
     }
 
     /// Flows with a few levels in use, and places that a few flows cross.

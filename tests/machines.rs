@@ -117,10 +117,10 @@ fn every_number_of_a_tpu_machine_counts_or_is_named_or_is_refused() {
 fn numbers_that_change_nothing_are_named_on_a_machine_whose_profile_no_shipped_machine_bears() {
     let own = make::replaced(
         include_str!("../topologies/b200-sxm.toml"),
-        &[("profile = \"b200-sxm\"", "profile = \"b200-sxm-throttled\""), ("\"0.6 us\"", "\"99 us\"")],
+        &[("profile = \"b200-sxm\"", "profile = \"b200-sxm-throttled\""), ("\"2.7 us\"", "\"99 us\"")],
     );
     let (_, answer) = said(&Folder::new("machines-throttled"), &on_gpus()[0], &own).expect("a plan that runs");
-    assert!(answer.unread.iter().any(|idle| idle.key == "fabric.nvswitch.latency"), "{:?}", answer.unread);
+    assert!(answer.unread.iter().any(|idle| idle.key == "fabric.rail.latency"), "{:?}", answer.unread);
 }
 
 #[test]
@@ -136,20 +136,25 @@ fn two_limits_on_the_network_are_not_both_said_to_change_nothing() {
     assert_eq!(answer.unread.len(), 1, "{:?}", answer.unread);
 }
 
-#[test]
-fn links_that_nothing_prices_are_refused() {
+/// The shipped machine with leaves of so many nodes below a spine.
+fn with_a_spine(nodes: u32) -> String {
     let shipped = include_str!("../topologies/h100-sxm-80gb.toml");
     let rails = "size = { value = \"unbounded\", source = \"assumed: a non-blocking network as large as the job\" }";
-    let few = make::replaced(shipped, &[(rails, "size = { value = 4, source = \"node\" }")]);
-    let spine = format!(
+    let few = make::replaced(shipped, &[(rails, &format!("size = {{ value = {nodes}, source = \"node\" }}"))]);
+    format!(
         "{few}\n[[fabric]]\nname = \"spine\"\nkind = \"switch\"\nsize = {{ value = \"unbounded\", source = \"node\" }}\nbandwidth = \
-         {{ value = \"5 GB/s\", source = \"node\" }}\nlatency = {{ value = \"9 us\", source = \"node\" }}\n"
-    );
+         {{ value = \"50 GB/s\", source = \"node\" }}\nlatency = {{ value = \"9 us\", source = \"node\" }}\noversubscription = {{ value = \
+         4.0, source = \"node\" }}\n"
+    )
+}
+
+#[test]
+fn nodes_that_are_not_what_their_switch_joins_are_refused() {
+    let shipped = include_str!("../topologies/h100-sxm-80gb.toml");
     let small = make::replaced(shipped, &[("size = { value = 8", "size = { value = 4")]);
     let wide = make::replaced(shipped, &[("size = { value = 8", "size = { value = 16")]);
     let folder = Folder::new("machines-links");
     for (name, machine, nodes, expected) in [
-        ("spine", &spine, 8, "64 chips are more than the 32 that fabric.rail"),
         ("small", &small, 1, "fabric.nvswitch.size is 4 and node.chips is 8"),
         ("wide", &wide, 2, "fabric.nvswitch.size is 16 and node.chips is 8"),
     ] {
@@ -163,8 +168,27 @@ fn links_that_nothing_prices_are_refused() {
         let said = folder.refuses(&["run", "my.toml"]);
         assert!(said.contains(expected), "{said}");
     }
-    // Inside the network nothing crosses what lies beyond it, and the report says so.
-    let (_, answer) = said(&folder, &on_gpus()[1], &spine).expect("16 chips of 32");
+}
+
+#[test]
+fn every_number_of_a_spine_counts_or_is_named() {
+    let folder = Folder::new("machines-spine");
+    // Inside a leaf nothing crosses what lies beyond it, and the report says so.
+    let (_, answer) = said(&folder, &on_gpus()[1], &with_a_spine(4)).expect("16 chips of 32");
     let named: Vec<&str> = answer.unread.iter().map(|idle| idle.key.as_str()).collect();
-    assert_eq!(named, ["fabric.spine.bandwidth", "fabric.spine.latency"]);
+    assert_eq!(
+        named,
+        ["fabric.rail.size", "fabric.spine.oversubscription", "fabric.spine.bandwidth", "fabric.spine.latency"]
+    );
+    // Each number of leaves of one node changes the answer of a plan on two.
+    let machine = with_a_spine(1);
+    let (before, answer) = said(&folder, &on_gpus()[1], &machine).expect("16 chips in two leaves");
+    let topology = Topology::parse("own.toml", &machine, &Size::Nodes(2)).expect("a sound file");
+    for name in ["oversubscription", "bandwidth", "latency"].map(|key| format!("fabric.spine.{key}")) {
+        assert!(answer.unread.iter().all(|idle| idle.key != name), "{name} is said to change nothing");
+        let others = topology.changed(&machine, &name, None);
+        let moved =
+            others.iter().filter_map(|other| said(&folder, &on_gpus()[1], other)).any(|(after, _)| after != before);
+        assert!(moved, "{name} changes nothing");
+    }
 }

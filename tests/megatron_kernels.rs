@@ -199,7 +199,7 @@ fn the_steps_of_selective_recomputation_are_met() {
     let mut files = check::read(&[path]).unwrap();
     let of = |id: &str| id.starts_with("nv-korthikanti22-t5") || id == "nv-korthikanti22-530b-dp8";
     files.receipts.entries.retain(|entry| of(&entry.row.id));
-    let choice = Choice { lanes: vec!["tp+pp".to_owned()], hardware: vec![], grades: vec![] };
+    let choice = Choice { lanes: vec!["tp+pp".to_owned()], hardware: vec![], grades: vec![], speed: None };
     let outcome = check::check(&files, &Tables::shipped(), &choice, &|| {});
     let errors: Vec<f64> = outcome.judged.iter().filter_map(|row| row.step.map(|pair| pair.error())).collect();
     assert_eq!(errors.len(), 7, "all seven are flown");

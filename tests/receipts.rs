@@ -20,7 +20,7 @@ fn public() -> PathBuf {
 fn lanes() -> Choice {
     let lanes = ["cuda-fsdp1", "cuda-fsdp2", "single-gpu", "finetune", "long-context"];
     let list = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-    Choice { lanes: list(&lanes), hardware: list(&["A100", "H100", "H200"]), grades: list(&["A", "B"]) }
+    Choice { lanes: list(&lanes), hardware: list(&["A100", "H100", "H200"]), grades: list(&["A", "B"]), speed: None }
 }
 
 fn flown(files: &Files, choice: &Choice) -> Outcome {
@@ -60,7 +60,10 @@ fn keeps_to(thresholds: &str, choice: &Choice) {
 fn runs_of_several_parallelisms_keep_to_their_thresholds() {
     let list = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
     let lanes = list(&["context-parallel", "fsdp+tp"]);
-    keeps_to("thresholds-parallel.toml", &Choice { lanes, hardware: list(&["H100"]), grades: list(&["A", "B"]) });
+    keeps_to(
+        "thresholds-parallel.toml",
+        &Choice { lanes, hardware: list(&["H100"]), grades: list(&["A", "B"]), speed: None },
+    );
 }
 
 #[test]
@@ -93,7 +96,7 @@ fn runs_on_tpu_keep_to_their_thresholds() {
         "tpu-v6e-moe",
         "tpu-v7x",
     ]);
-    keeps_to("thresholds-tpu.toml", &Choice { lanes, hardware: vec![], grades: list(&["A", "B"]) });
+    keeps_to("thresholds-tpu.toml", &Choice { lanes, hardware: vec![], grades: list(&["A", "B"]), speed: None });
 }
 
 #[test]
@@ -118,7 +121,8 @@ fn our_own_runs_on_one_h200_are_met() {
 #[test]
 fn runs_on_b200_keep_to_their_thresholds() {
     let list = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-    let choice = Choice { lanes: list(&["blackwell"]), hardware: list(&["B200"]), grades: list(&["A", "B"]) };
+    let choice =
+        Choice { lanes: list(&["blackwell"]), hardware: list(&["B200"]), grades: list(&["A", "B"]), speed: None };
     keeps_to("thresholds-blackwell.toml", &choice);
 }
 

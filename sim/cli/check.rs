@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::{Failure, Outcome, Written, help, output, width};
+use windtunnel::cost::Variation;
 use windtunnel::files::{self, Output};
+use windtunnel::near::did_you_mean;
 use windtunnel::receipt::check::{self, Choice};
 use windtunnel::receipt::table::Tables;
 use windtunnel::receipt::{Case, html, json, runs, summary, text, threshold};
@@ -26,6 +28,9 @@ pub struct Args {
     /// Only receipts of these grades: A (complete), B (a switch or two inferred), C.
     #[arg(long, value_name = "G,…", value_delimiter = ',')]
     grade: Vec<String>,
+    /// Predict with chips that differ in pace as published: a name that ranks.speed takes, such as gemm.
+    #[arg(long, value_name = "NAME", conflicts_with = "row")]
+    ranks: Option<String>,
     /// Show one receipt: its scenario, assumptions, prediction and where the time goes.
     #[arg(long, value_name = "ID", conflicts_with_all = ["lane", "hardware", "grade", "json", "html", "runs", "fail_above"])]
     row: Option<String>,
@@ -58,7 +63,9 @@ pub fn run(args: &Args) -> Outcome {
     if let Some(id) = &args.row {
         return row(trace, &files, &tables, id);
     }
-    let choice = Choice { lanes: args.lane.clone(), hardware: args.hardware.clone(), grades: args.grade.clone() };
+    let speed = args.ranks.as_deref().map(variation).transpose()?;
+    let choice =
+        Choice { lanes: args.lane.clone(), hardware: args.hardware.clone(), grades: args.grade.clone(), speed };
     if files.receipts.entries.is_empty() && files.own.is_empty() && files.receipts.faults.is_empty() {
         return match refused.is_empty() {
             true => {
@@ -109,6 +116,16 @@ pub fn run(args: &Args) -> Outcome {
             (true, true) => 0,
         },
     ))
+}
+
+/// The published distribution of that name.
+fn variation(name: &str) -> Result<&'static Variation, Failure> {
+    Variation::named(name).ok_or_else(|| {
+        let known: Vec<&str> = Variation::all().iter().map(|known| known.name.as_str()).collect();
+        let hint = did_you_mean(name, known.iter().copied());
+        let list = known.join(", ");
+        Failure::input(format!("--ranks: no distribution of paces is called {name:?}{hint}\nwrite one of: {list}"))
+    })
 }
 
 fn row(trace: Option<Output>, files: &check::Files, tables: &Tables, id: &str) -> Outcome {

@@ -32,6 +32,9 @@ pub struct Args {
     /// Simulate every rank instead of one for all identical ones; the answer is the same.
     #[arg(long)]
     full: bool,
+    /// Draw so many clusters from the scenario's [ranks], in place of its ranks.draws.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    draws: Option<u32>,
     /// Print MFU under every convention.
     #[arg(long)]
     mfu_all: bool,
@@ -69,6 +72,11 @@ pub fn run(args: &Args) -> Outcome {
     if length.is_some() {
         scenario.read_interruptions();
     }
+    if let Some(draws) = args.draws {
+        let file = scenario.file.clone();
+        let ranks = scenario.ranks.as_mut().filter(|ranks| !ranks.is_certain());
+        ranks.ok_or_else(|| Failure::input(nothing_drawn(&file)))?.draws = draws;
+    }
     let settings = Settings { fold: !args.full, record: trace.is_some(), ..Settings::default() };
     let bar = files::spinner("simulating");
     let answer = predict(&scenario, settings).map_err(Failure::input)?;
@@ -93,6 +101,13 @@ pub fn run(args: &Args) -> Outcome {
         (true, _) if answer.memory.refused() => Ok(ExitCode::from(1)),
         _ => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// Why `--draws` is refused.
+fn nothing_drawn(file: &str) -> String {
+    format!(
+        "--draws has nothing to draw from: {file} has no ranks.speed, ranks.spread or jitter\nwrite [ranks] and speed = \"gemm\""
+    )
 }
 
 /// Draws whole trainings.

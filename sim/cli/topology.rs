@@ -29,6 +29,9 @@ enum Sub {
         /// A slice of it.
         #[arg(long)]
         slice: Option<String>,
+        /// Draws its fabric: levels, how many of each, and the links between them.
+        #[arg(long)]
+        picture: bool,
     },
 }
 
@@ -44,14 +47,14 @@ pub fn run(args: &Args) -> Outcome {
             });
             print(&format!("{}\n", text::table(&["name", "what it is"], rows.collect(), 2)))?;
         }
-        Sub::Show { name, nodes, slice } => {
+        Sub::Show { name, nodes, slice, picture } => {
             let size = match (nodes, slice) {
                 (Some(nodes), _) => Size::Nodes(*nodes),
                 (None, Some(slice)) => Size::Slice(slice.clone()),
                 (None, None) => Size::Smallest,
             };
             let topology = Topology::load(name, &size).map_err(Failure::input)?;
-            print(&format!("{topology}\n"))?;
+            print(&if *picture { topology.picture() } else { format!("{topology}\n") })?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -163,6 +163,15 @@ impl Attention {
         Ok(Attention { launch: written.launch.seconds(), processors, kernels: written.kernels })
     }
 
+    /// The same on a chip of so many processors and so many times the peak.
+    pub(super) fn carried_over(&mut self, peak: f64, processors: f64, error: f64) {
+        self.processors = processors;
+        for kernel in &mut self.kernels {
+            kernel.rate = FlopRate(kernel.rate.0 * peak);
+            kernel.evidence.carried_over(error);
+        }
+    }
+
     /// The fitted rate that is nearest to what is asked, and whether it is the very one.
     fn nearest(
         &self,

@@ -70,6 +70,12 @@ impl Clock {
         Ok(Clock { evidence: written.evidence, matmul, fp8, attention })
     }
 
+    /// The same on a board that falls further below its bursts, by a factor.
+    pub(super) fn slower(&mut self, factor: f64) {
+        self.matmul.iter_mut().chain(&mut self.fp8).for_each(|point| point.1 *= factor);
+        self.attention = self.attention.map(|own| own * factor);
+    }
+
     /// A chip of which no clocks are known: it runs as it was measured.
     pub(super) fn steady() -> Clock {
         let source = "no clocks are known: sustained as measured".to_owned();

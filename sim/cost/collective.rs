@@ -17,18 +17,21 @@
 //! B (a2a)    = min(rail·f·n/(n−g), node peak)     a rank's own rail carries all that leaves the node
 //! ```
 //!
+//! Shared uplinks beyond the cards lower B, and other latencies than those of the measured fabric move the time ([`super::route`]).
 //! rail = what one GPU's NICs really carry = their line rate × efficiency. Inside a node the time is bytes over the
 //! measured curve, and across nodes never less than what the part inside the node alone would take.
 
 use serde::Deserialize;
 
 pub use super::comm::{CommCost, OnNodes, Placed};
+pub use super::protocols::Protocols;
 
 use super::basis::{Basis, Evidence};
 use super::lines::Lines;
+use super::route::{Measured, Route, later};
 use super::sound;
 use super::torus::{self, Torus};
-use crate::hardware::OnTorus;
+use crate::hardware::{OUTER, OnTorus};
 use crate::program::Collective;
 use crate::units::{Bandwidth, Bytes, Time};
 
@@ -42,6 +45,11 @@ const SAME_RAIL: f64 = 0.05;
 pub(super) struct Written {
     /// Peak of a GPU's link inside the node, or of all links of a TPU, one direction.
     link: Bandwidth,
+    /// Latency, in the topology of the machine that was measured, between chips of a node or neighbours of a torus; unset: as in
+    /// the shipped topologies.
+    inner_latency: Option<Time>,
+    /// The same between nodes, or slices.
+    network_latency: Option<Time>,
     node: Option<WrittenNode>,
     across: Option<Across>,
     torus: Option<torus::Written>,
@@ -102,49 +110,6 @@ struct Across {
     all_to_all: Protocols,
 }
 
-/// The three protocols of one algorithm.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct Protocols {
-    /// What the section rests on.
-    pub evidence: Evidence,
-    /// Most nodes that were measured.
-    pub nodes: u32,
-    /// Latency of each rank in the ring, or of a tree's first two nodes.
-    pub per_rank: Time,
-    /// Latency of each node in the ring, or of each doubling of nodes.
-    pub per_node: Time,
-    /// Bandwidth of LL over that of Simple.
-    pub low_share: f64,
-    /// Floor of LL128 over that of LL.
-    pub middle_floor: f64,
-    /// Bandwidth of LL128 over that of Simple.
-    pub middle_share: f64,
-    /// Floor of Simple over that of LL.
-    pub simple_floor: f64,
-}
-
-impl Protocols {
-    /// Time of `x` bytes through each rank at bandwidth `b`, with the floor given \[s\].
-    pub fn seconds(&self, floor: f64, x: f64, b: f64) -> f64 {
-        let low = floor + x / (self.low_share * b);
-        let middle = self.middle_floor * floor + x / (self.middle_share * b);
-        let simple = self.simple_floor * floor + x / b;
-        low.min(middle).min(simple)
-    }
-
-    /// Latency of a ring over all ranks \[s\].
-    pub fn ring_floor(&self, ranks: f64, nodes: f64) -> f64 {
-        self.per_rank.seconds() * ranks + self.per_node.seconds() * nodes
-    }
-
-    /// Latency of a tree over nodes \[s\].
-    pub fn tree_floor(&self, nodes: f64) -> f64 {
-        self.per_rank.seconds() + self.per_node.seconds() * libm::log2(nodes.max(1.0))
-    }
-}
-
 /// Collectives of one chip and its fabric.
 #[derive(Clone, Debug)]
 pub struct Collectives {
@@ -171,6 +136,8 @@ pub(super) struct Switched {
     largest: f64,
     pair: Pair,
     across: Across,
+    /// Latencies of the fabric that was measured.
+    measured: Measured,
 }
 
 fn table(kind: Collective) -> usize {
@@ -194,9 +161,15 @@ fn factor(kind: Collective, ranks: f64) -> f64 {
 impl Collectives {
     pub(super) fn new(w: Written) -> Result<Collectives, String> {
         let link = w.link;
+        let measured = |shipped: Measured| Measured {
+            inner: w.inner_latency.unwrap_or(shipped.inner),
+            network: w.network_latency.unwrap_or(shipped.network),
+        };
         let fabric = match (w.node, w.across, w.torus) {
-            (Some(node), Some(across), None) => Fabric::Switched(Box::new(Switched::new(link, node, across)?)),
-            (None, None, Some(torus)) => Fabric::Torus(Torus::new(link, torus)?),
+            (Some(node), Some(across), None) => {
+                Fabric::Switched(Box::new(Switched::new(link, node, across, measured(Measured::ON_SWITCHES))?))
+            }
+            (None, None, Some(torus)) => Fabric::Torus(Torus::new(link, torus, measured(Measured::ON_A_TORUS))?),
             _ => {
                 let why = "expected node and across (a switch in each node), or torus alone (a TPU's slices)";
                 return Err(format!("collectives: {why}"));
@@ -210,24 +183,30 @@ impl Collectives {
         matches!(self.fabric, Fabric::Torus(_))
     }
 
-    /// Time of a collective over ranks that lie as `placed` says, with `rail` the line rate of one chip's NICs; none: the
-    /// profile's own. The plan check has seen to it that topology and profile are of one kind; if not, a torus' group
+    /// Time of a collective over ranks that lie as `placed` says, by the route given, with `rail` the line rate of one chip's NICs;
+    /// none: the profile's own. The plan check has seen to it that topology and profile are of one kind; if not, a torus' group
     /// counts as nodes of its slices, and nodes as slices of one line.
-    pub fn cost(&self, kind: Collective, bytes: Bytes, placed: Placed, rail: Option<Bandwidth>) -> CommCost {
+    pub(super) fn cost(
+        &self,
+        kind: Collective,
+        bytes: Bytes,
+        (placed, route): (Placed, &Route),
+        rail: Option<Bandwidth>,
+    ) -> CommCost {
         match (&self.fabric, placed) {
             (Fabric::Switched(switched), placed) => {
                 let spread = match placed {
                     Placed::Nodes(spread) => spread,
                     Placed::Torus(torus) => OnNodes { ranks_per_node: torus.members(), nodes: torus.slices },
                 };
-                switched.cost(kind, bytes, spread, rail.unwrap_or(switched.across.rail))
+                switched.cost(kind, bytes, (spread, route), rail.unwrap_or(switched.across.rail))
             }
             (Fabric::Torus(fabric), placed) => {
                 let torus = match placed {
                     Placed::Torus(torus) => torus,
                     Placed::Nodes(spread) => OnTorus::chain(spread.ranks_per_node, spread.nodes),
                 };
-                fabric.cost(kind, bytes, torus, rail)
+                fabric.cost(kind, bytes, (torus, route), rail)
             }
         }
     }
@@ -257,7 +236,7 @@ impl Switched {
         self.across.rail
     }
 
-    fn new(link: Bandwidth, w: WrittenNode, across: Across) -> Result<Switched, String> {
+    fn new(link: Bandwidth, w: WrittenNode, across: Across, measured: Measured) -> Result<Switched, String> {
         let sizes = w.bytes;
         let understand = |name: &str, curves: Vec<WrittenCurve>| {
             if curves.is_empty() || curves.windows(2).any(|pair| pair[0].ranks >= pair[1].ranks) {
@@ -301,7 +280,7 @@ impl Switched {
             return Err("collectives: link, rail and pair bandwidths must be above zero".to_owned());
         }
         let largest = sizes.last().map_or(1.0, |&bytes| bytes as f64);
-        Ok(Switched { link, carried: 1.0, evidence: w.evidence, node, largest, pair: w.pair, across })
+        Ok(Switched { link, carried: 1.0, evidence: w.evidence, node, largest, pair: w.pair, across, measured })
     }
 
     /// Time inside one node \[s\], and what it rests on.
@@ -358,23 +337,39 @@ impl Switched {
     }
 
     /// Time of a collective over ranks that lie as `spread` says, with `rail` the line rate of one GPU's NICs.
-    fn cost(&self, kind: Collective, bytes: Bytes, spread: OnNodes, rail: Bandwidth) -> CommCost {
+    fn cost(&self, kind: Collective, bytes: Bytes, (spread, route): (OnNodes, &Route), rail: Bandwidth) -> CommCost {
         let (g, nodes) = (f64::from(spread.ranks_per_node.max(1)), f64::from(spread.nodes.max(1)));
         let n = g * nodes;
         if bytes.0 == 0 || n < 2.0 {
             let time = if bytes.0 == 0 { Time::ZERO } else { Time::from_seconds(1e-9) };
-            return CommCost { time, spread: 0.0, basis: Basis::Measured, inside: 0.0, across: 0.0 };
+            return CommCost {
+                time,
+                spread: 0.0,
+                basis: Basis::Measured,
+                inside: 0.0,
+                across: 0.0,
+                outer: [0.0; OUTER],
+            };
         }
         let size = bytes.0 as f64;
         let x = size * factor(kind, n);
         let link = if self.reduces_in_switch(kind, g) { x / 2.0 } else { x };
         if nodes < 2.0 {
             let (seconds, basis, spread) = self.inside(kind, size, n);
+            let (seconds, moved) = later(seconds, self.more(kind, (g, nodes), route), link / self.link.0);
+            let (basis, spread) = if moved { (basis.and(Basis::Extrapolated), 2.0 * spread) } else { (basis, spread) };
             return self.finish(seconds, basis, spread, link, 0.0, rail);
         }
         let carried = rail.0.max(1.0) * self.across.efficiency;
-        let (protocols, floor, bandwidth, through_rail) = self.across(kind, g, nodes, carried, x);
+        let (protocols, floor, own, through_rail) = self.across(kind, g, nodes, carried, x);
+        // What leaves a node, in units of what passes a rank: a ring's edge, or the tree of two nodes.
+        let passes = match kind {
+            Collective::AllReduce if nodes <= 2.0 => through_rail * g / x,
+            _ => 1.0,
+        };
+        let bandwidth = own.min(route.bandwidth(kind, passes, self.across.efficiency));
         let seconds = protocols.seconds(floor, x, bandwidth);
+        let (seconds, moved) = later(seconds, self.more(kind, (g, nodes), route), x / bandwidth);
         // The share that stays in the node cannot be faster than the node alone.
         let inner = match kind {
             Collective::AllToAll if g >= 2.0 => self.inside(kind, size * g / n, g).0,
@@ -382,12 +377,31 @@ impl Switched {
         };
         // The error is stated for transfers above 1 MB over the nodes that were measured; small ones are latency, which
         // differs more between sites.
-        // So is another network than the one measured: its line rate carries over, its latencies may not.
-        let elsewhere = (rail.0 / self.across.rail.0 - 1.0).abs() > SAME_RAIL;
-        let beyond = spread.nodes > protocols.nodes || elsewhere;
+        // So is another network than the one measured, or other links inside nodes: the line rate carries over, latencies may not.
+        let elsewhere = (rail.0 / self.across.rail.0 - 1.0).abs() > SAME_RAIL || self.carried != 1.0;
+        let beyond = spread.nodes > protocols.nodes || elsewhere || moved || bandwidth < own;
         let basis = protocols.evidence.basis.and(if beyond { Basis::Extrapolated } else { Basis::Interpolated });
         let widen = if beyond || x < 1e6 { 2.0 } else { 1.0 };
-        self.finish(seconds.max(inner), basis, widen * protocols.evidence.spread(), link, through_rail, rail)
+        let seconds = seconds.max(inner);
+        let cost = self.finish(seconds, basis, widen * protocols.evidence.spread(), link, through_rail, rail);
+        CommCost { outer: route.uses(kind, x * passes, seconds), ..cost }
+    }
+
+    /// A time of messages that are all under way together, moved by the route's latency ([`later`]).
+    pub(super) fn later(&self, seconds: f64, route: &Route, bytes_alone: f64) -> (f64, bool) {
+        later(seconds, route.once(&self.measured), bytes_alone)
+    }
+
+    /// How much longer latencies of the route make a collective than where it was measured \[s\]; negative if they are lower.
+    fn more(&self, kind: Collective, (g, nodes): (f64, f64), route: &Route) -> f64 {
+        match kind {
+            Collective::AllGather | Collective::ReduceScatter | Collective::Broadcast => {
+                route.round_a_ring(&self.measured)
+            }
+            Collective::AllReduce if nodes < 2.0 && self.reduces_in_switch(kind, g) => 2.0 * route.once(&self.measured),
+            Collective::AllReduce => route.up_and_down(&self.measured, g),
+            Collective::AllToAll | Collective::Rows(_) | Collective::SendRecv => route.once(&self.measured),
+        }
     }
 
     /// Whether the switch itself adds (NVLS): an all-reduce that beats the rings, whose link carries the buffer once and
@@ -440,6 +454,7 @@ impl Switched {
             basis,
             inside: busy(through_link, self.link),
             across: busy(through_rail, rail),
+            outer: [0.0; OUTER],
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::basis::Basis;
 pub use crate::hardware::OnNodes;
-use crate::hardware::OnTorus;
+use crate::hardware::{OUTER, OnTorus};
 use crate::units::Time;
 
 /// Where the ranks of a group are.
@@ -40,4 +40,6 @@ pub struct CommCost {
     pub inside: f64,
     /// Share of the line rate of a GPU's NICs, one direction, 0 to 1.
     pub across: f64,
+    /// Share of one uplink into each level beyond, one direction, that one copy of the group uses, 0 to 1.
+    pub outer: [f64; OUTER],
 }

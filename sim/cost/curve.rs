@@ -51,6 +51,11 @@ impl Curve {
         exp(y)
     }
 
+    /// The curve of sizes so many times as large in the same time.
+    pub fn scaled(&self, factor: f64) -> Curve {
+        Curve { points: self.points.iter().map(|&(x, y)| (x + log(factor), y)).collect() }
+    }
+
     /// Whether a size lies between the first and the last point (a tenth beyond counts as inside).
     pub fn covers(&self, size: f64) -> bool {
         let x = log(size.max(1e-9));

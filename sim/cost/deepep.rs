@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! inside a node   launch + T · max(per_token + w/token, r·(per_row + w/row))
-//! across nodes    across.launch + T · max(r₈·w/across.row, out·w/(efficiency·rail))
+//! across nodes    across.launch + T · max(r₈·w/across.row, out·w/(efficiency·rail)), or what shared uplinks make of it
 //! r    = n·(1 − C(E − E/n, k) / C(E, k))       r₈: of a node's ranks; out: of the other nodes
 //! ```
 //!
@@ -17,6 +17,7 @@ use serde::Deserialize;
 use super::basis::{Basis, Evidence};
 use super::collective::Collectives;
 use super::comm::{CommCost, OnNodes};
+use super::route::Route;
 use crate::program::{Collective, Rows, Way};
 use crate::units::{Bandwidth, Bytes, Time};
 
@@ -106,9 +107,8 @@ impl Inside {
 pub(super) fn cost(
     collectives: &Collectives,
     section: Option<&DeepEp>,
-    rows: Rows,
-    bytes: Bytes,
-    spread: OnNodes,
+    (rows, bytes): (Rows, Bytes),
+    (spread, route): (OnNodes, &Route),
     rail: Option<Bandwidth>,
 ) -> CommCost {
     let (nodes, ranks) = (u64::from(spread.nodes), u64::from(spread.nodes * spread.ranks_per_node));
@@ -117,12 +117,12 @@ pub(super) fn cost(
     if rows.way == Way::Notify && (nodes == 1 || section.is_none()) {
         // A few numbers from all to all.
         let counts = Bytes(ranks * (ranks + rows.experts / ranks.max(1)) * 4);
-        let cost = collectives.cost(Collective::AllGather, counts, spread.into(), rail);
+        let cost = collectives.cost(Collective::AllGather, counts, (spread.into(), route), rail);
         return CommCost { basis: cost.basis.and(Basis::Assumed), ..cost };
     }
     let (Some(section), Some(switched)) = (section, collectives.switched()) else {
         let sent = Bytes((tokens * reached * width) as u64);
-        let cost = collectives.cost(Collective::AllToAll, sent, spread.into(), rail);
+        let cost = collectives.cost(Collective::AllToAll, sent, (spread.into(), route), rail);
         return CommCost { basis: Basis::Assumed, spread: cost.spread.max(0.5), ..cost };
     };
     let rail = rail.unwrap_or(switched.default_rail());
@@ -132,20 +132,28 @@ pub(super) fn cost(
         let way = if rows.way == Way::Dispatch { &section.dispatch } else { &section.combine };
         let basis = way.evidence.basis.and(Basis::Interpolated);
         let seconds = way.seconds(tokens, reached, width);
-        return switched.finish(seconds, basis, way.evidence.spread(), through_link, 0.0, rail);
+        let (seconds, moved) = switched.later(seconds, route, through_link / collectives.link.0);
+        let (basis, wider) = if moved { (basis.and(Basis::Extrapolated), 2.0) } else { (basis, 1.0) };
+        return switched.finish(seconds, basis, wider * way.evidence.spread(), through_link, 0.0, rail);
     }
     let across = &section.across;
-    let beyond = spread.nodes > across.nodes;
-    let basis = across.evidence.basis.and(if beyond { Basis::Extrapolated } else { Basis::Interpolated });
-    let error = across.evidence.spread() * if beyond { 2.0 } else { 1.0 };
     let rate = if rows.way == Way::Dispatch { across.dispatch } else { across.combine };
     let inner = reached * width / rate.0;
-    let outer = out * width / (across.efficiency * rail.0.max(1.0));
-    let (seconds, sent) = match rows.way {
-        Way::Notify => (across.notify.seconds(), 0.0),
-        _ => (across.launch.seconds() + tokens * inner.max(outer), tokens * out * width),
+    let own = out * width / (across.efficiency * rail.0.max(1.0));
+    // What leaves a node in an all-to-all in which as many bytes pass each rank.
+    let leaving = (ranks - u64::from(spread.ranks_per_node)) as f64 / (ranks - 1).max(1) as f64;
+    let passes = out * width / leaving;
+    let outer = own.max(passes / route.bandwidth(Collective::AllToAll, 1.0, across.efficiency));
+    let (seconds, sent, all) = match rows.way {
+        Way::Notify => (across.notify.seconds(), 0.0, 0.0),
+        _ => (across.launch.seconds() + tokens * inner.max(outer), tokens * out * width, tokens * passes),
     };
-    switched.finish(seconds, basis, error, through_link, sent, rail)
+    let (seconds, moved) = switched.later(seconds, route, tokens * inner.max(outer));
+    let beyond = spread.nodes > across.nodes || moved || outer > own;
+    let basis = across.evidence.basis.and(if beyond { Basis::Extrapolated } else { Basis::Interpolated });
+    let error = across.evidence.spread() * if beyond { 2.0 } else { 1.0 };
+    let cost = switched.finish(seconds, basis, error, through_link, sent, rail);
+    CommCost { outer: route.uses(Collective::AllToAll, all, seconds), ..cost }
 }
 
 #[cfg(test)]
@@ -161,8 +169,9 @@ mod tests {
         let profile = Profile::find("h100-sxm-80gb").expect("a shipped profile");
         let rows = Rows { way, tokens: 4096, experts: 256, top_k: 8 };
         let spread = OnNodes { ranks_per_node: 8, nodes };
-        cost(&profile.collectives, profile.deepep.as_ref(), rows, Bytes(4096 * row), spread, Some(RAIL)).time.seconds()
-            * 1e6
+        let (rows, route) = ((rows, Bytes(4096 * row)), Route::default());
+        let cost = cost(&profile.collectives, profile.deepep.as_ref(), rows, (spread, &route), Some(RAIL));
+        cost.time.seconds() * 1e6
     }
 
     #[test]

@@ -96,6 +96,12 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// The same on a chip of so many times the bandwidth.
+    pub(super) fn carried_over(&mut self, bandwidth: f64, error: f64) {
+        self.stream = self.stream.scaled(bandwidth);
+        self.families.iter_mut().for_each(|family| family.evidence.carried_over(error));
+    }
+
     /// Understands a section for a chip with the given bandwidth.
     pub(super) fn new(w: Written, bandwidth: Bandwidth) -> Result<Memory, String> {
         if w.stream.bytes.len() != w.stream.us.len() {

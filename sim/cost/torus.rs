@@ -27,7 +27,8 @@ use serde::Deserialize;
 
 use super::basis::{Basis, Evidence};
 use super::comm::CommCost;
-use crate::hardware::{Line, OnTorus};
+use super::route::{Measured, Route};
+use crate::hardware::{Line, OUTER, OnTorus};
 use crate::program::Collective;
 use crate::units::{Bandwidth, Bytes, Time};
 
@@ -70,6 +71,8 @@ pub(super) struct Torus {
     written: Written,
     /// One link, one direction.
     link: Bandwidth,
+    /// Latencies of the torus that was measured.
+    measured: Measured,
 }
 
 /// What one stage of a collective takes.
@@ -90,7 +93,7 @@ impl std::ops::Add for Stage {
 
 impl Torus {
     /// Understands a section; `all` is the bandwidth of all links of a chip, one direction.
-    pub(super) fn new(all: Bandwidth, written: Written) -> Result<Torus, String> {
+    pub(super) fn new(all: Bandwidth, written: Written, measured: Measured) -> Result<Torus, String> {
         for (name, share) in [("efficiency", written.efficiency), ("slices.efficiency", written.slices.efficiency)] {
             if !(share > 0.0 && share <= 1.0) {
                 return Err(format!(
@@ -102,7 +105,7 @@ impl Torus {
             return Err("link, torus.links, torus.adds and torus.slices.nic must be above zero".to_owned());
         }
         let link = Bandwidth(all.0 / f64::from(written.links));
-        Ok(Torus { written, link })
+        Ok(Torus { written, link, measured })
     }
 
     /// Links that a member at the worst place has, as far as its group has them to itself.
@@ -111,31 +114,36 @@ impl Torus {
         used.map(|line| if line.wraps { 2.0 } else { 1.0 } / f64::from(line.sharing.max(1))).sum()
     }
 
+    /// One hop between neighbours \[s\].
+    fn hop(&self, route: &Route) -> f64 {
+        (self.written.hop.seconds() + route.later(&self.measured, 0)).max(0.0)
+    }
+
     /// The way to the farthest member \[s\].
-    fn reach(&self, on: &OnTorus) -> f64 {
+    fn reach(&self, on: &OnTorus, hop: f64) -> f64 {
         let hops = |line: &Line| {
             let steps = if line.wraps { line.members / 2 } else { line.members - 1 };
             f64::from(steps * line.sharing)
         };
-        self.written.hop.seconds() * on.lines.iter().filter(|line| line.members > 1).map(hops).sum::<f64>()
+        hop * on.lines.iter().filter(|line| line.members > 1).map(hops).sum::<f64>()
     }
 
     /// Every member gets all of a buffer of `v` bytes.
-    fn gather(&self, v: f64, on: &OnTorus) -> Stage {
+    fn gather(&self, v: f64, on: &OnTorus, hop: f64) -> Stage {
         let n = f64::from(on.members());
         let sent = v * (n - 1.0) / n;
         let rate = Self::links(on) * self.link.0 * self.written.efficiency;
-        if n < 2.0 { Stage::default() } else { Stage { seconds: self.reach(on) + sent / rate, sent } }
+        if n < 2.0 { Stage::default() } else { Stage { seconds: self.reach(on, hop) + sent / rate, sent } }
     }
 
     /// Every member gets its part of the sum of buffers of `v` bytes.
-    fn scatter(&self, v: f64, on: &OnTorus) -> Stage {
-        let stage = self.gather(v, on);
-        Stage { seconds: stage.seconds.max(self.reach(on) + stage.sent / self.written.adds.0), ..stage }
+    fn scatter(&self, v: f64, on: &OnTorus, hop: f64) -> Stage {
+        let stage = self.gather(v, on, hop);
+        Stage { seconds: stage.seconds.max(self.reach(on, hop) + stage.sent / self.written.adds.0), ..stage }
     }
 
     /// Every member sends a part of its `b` bytes to every other.
-    fn exchange(&self, b: f64, on: &OnTorus) -> Stage {
+    fn exchange(&self, b: f64, on: &OnTorus, hop: f64) -> Stage {
         let rate = self.link.0 * self.written.efficiency;
         let along = |line: &Line| {
             let (n, groups) = (f64::from(line.members), f64::from(line.sharing.max(1)));
@@ -145,40 +153,55 @@ impl Torus {
         };
         let lines = on.lines.iter().filter(|line| line.members > 1).map(along);
         let (slowest, sent) = lines.fold((0.0_f64, 0.0), |(t, sent), (seconds, bytes)| (t.max(seconds), sent + bytes));
-        if on.members() < 2 { Stage::default() } else { Stage { seconds: self.reach(on) + slowest, sent } }
+        if on.members() < 2 { Stage::default() } else { Stage { seconds: self.reach(on, hop) + slowest, sent } }
     }
 
     /// The next member gets `b` bytes.
-    fn pass(&self, b: f64, on: &OnTorus) -> Stage {
+    fn pass(&self, b: f64, on: &OnTorus, hop: f64) -> Stage {
         let far = on.lines.iter().map(|line| line.sharing).max().unwrap_or(1);
-        let seconds = self.written.hop.seconds() * f64::from(far);
+        let seconds = hop * f64::from(far);
         Stage { seconds: seconds + b * f64::from(far) / (self.link.0 * self.written.efficiency), sent: b }
     }
 
     /// Time of a collective; `nic` is a chip's share of its host's NICs where the topology knows better.
-    pub(super) fn cost(&self, kind: Collective, bytes: Bytes, on: OnTorus, nic: Option<Bandwidth>) -> CommCost {
+    pub(super) fn cost(
+        &self,
+        kind: Collective,
+        bytes: Bytes,
+        (on, route): (OnTorus, &Route),
+        nic: Option<Bandwidth>,
+    ) -> CommCost {
         let (inside, slices) = (f64::from(on.members()), f64::from(on.slices.max(1)));
         if bytes.0 == 0 || inside * slices < 2.0 {
             let time = if bytes.0 == 0 { Time::ZERO } else { Time::from_seconds(1e-9) };
-            return CommCost { time, spread: 0.0, basis: Basis::Measured, inside: 0.0, across: 0.0 };
+            return CommCost {
+                time,
+                spread: 0.0,
+                basis: Basis::Measured,
+                inside: 0.0,
+                across: 0.0,
+                outer: [0.0; OUTER],
+            };
         }
-        let size = bytes.0 as f64;
+        let (size, hop) = (bytes.0 as f64, self.hop(route));
         // What a chip sends to other slices; of what all in a slice have, each sends its part.
         let leaving = (slices - 1.0) / slices;
         let (stage, out) = match kind {
-            Collective::AllGather | Collective::Broadcast => (self.gather(size, &on), size / inside * leaving),
-            Collective::ReduceScatter => (self.scatter(size, &on), size / inside * leaving),
-            Collective::AllReduce => (self.scatter(size, &on) + self.gather(size, &on), 2.0 * size / inside * leaving),
+            Collective::AllGather | Collective::Broadcast => (self.gather(size, &on, hop), size / inside * leaving),
+            Collective::ReduceScatter => (self.scatter(size, &on, hop), size / inside * leaving),
+            Collective::AllReduce => {
+                (self.scatter(size, &on, hop) + self.gather(size, &on, hop), 2.0 * size / inside * leaving)
+            }
             // Rows to experts, as the all-to-all that they are.
-            Collective::AllToAll | Collective::Rows(_) => (self.exchange(size, &on), size * leaving),
+            Collective::AllToAll | Collective::Rows(_) => (self.exchange(size, &on, hop), size * leaving),
             Collective::SendRecv if slices > 1.0 => (Stage::default(), size),
-            Collective::SendRecv => (self.pass(size, &on), 0.0),
+            Collective::SendRecv => (self.pass(size, &on, hop), 0.0),
         };
         let between = &self.written.slices;
         let nic = nic.unwrap_or(between.nic).0.max(1.0);
         let seconds = self.written.floor.seconds() + stage.seconds;
-        let seconds =
-            if slices > 1.0 { seconds + between.latency.seconds() + out / (nic * between.efficiency) } else { seconds };
+        let latency = (between.latency.seconds() + route.later(&self.measured, 1)).max(0.0);
+        let seconds = if slices > 1.0 { seconds + latency + out / (nic * between.efficiency) } else { seconds };
         // Two kinds of links in a row: the weaker evidence, the wider interval.
         let evidence = if slices > 1.0 { &between.evidence } else { &self.written.evidence };
         let basis = evidence.basis.and(self.written.evidence.basis).and(Basis::Interpolated);
@@ -191,6 +214,7 @@ impl Torus {
             basis,
             inside: busy(stage.sent, self.link.0 * f64::from(self.written.links)),
             across: busy(out, nic),
+            outer: [0.0; OUTER],
         }
     }
 }

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::hardware::OUTER;
 use crate::network::LEVELS;
 use crate::program::{Direction, Group, Transfer};
 
@@ -17,7 +18,7 @@ use super::{Class, Job, Simulated};
 /// The simulated ranks of a job.
 #[derive(Debug)]
 pub(super) struct Cast<'a> {
-    job: Job<'a>,
+    pub(super) job: Job<'a>,
     fold: bool,
     pub(super) ranks: Vec<Simulated>,
 }
@@ -43,7 +44,7 @@ impl<'a> Cast<'a> {
     }
 
     /// The index of the simulated rank that stands for a rank.
-    fn player(&self, rank: u32) -> u32 {
+    pub(super) fn player(&self, rank: u32) -> u32 {
         if self.fold { self.job.class_of[rank as usize] } else { rank }
     }
 
@@ -82,6 +83,7 @@ impl<'a> Cast<'a> {
                     comm: NONE,
                     work: 0,
                     use_of: [0.0; LEVELS],
+                    outer: [0.0; OUTER],
                     start: 0,
                     running: Running::NOTHING,
                     visit: 0,

@@ -18,14 +18,18 @@ impl Engine<'_> {
         self.actors[actor as usize].doing = Doing::Meeting { meeting: index };
         self.actors[actor as usize].reached = self.now;
 
-        let cost = class.costs.comm[comm as usize];
+        let mut cost = class.costs.comm[comm as usize];
+        if let Some(paces) = &self.paces {
+            cost.time = Time(paces[rank as usize].link.of_ps(cost.time.0));
+        }
         let meeting = &mut self.meetings[index as usize];
         if meeting.arrived == 0 {
             (meeting.opener, meeting.comm) = (rank, comm);
-            (meeting.work, meeting.use_of) = (cost.time.0, cost.use_of);
+            (meeting.work, meeting.use_of, meeting.outer) = (cost.time.0, cost.use_of, cost.outer);
         } else {
             meeting.work = meeting.work.max(cost.time.0);
-            for (most, part) in meeting.use_of.iter_mut().zip(cost.use_of) {
+            let uses = meeting.use_of.iter_mut().chain(&mut meeting.outer);
+            for (most, part) in uses.zip(cost.use_of.into_iter().chain(cost.outer)) {
                 *most = if part > *most { part } else { *most };
             }
             let opener = self.job.classes[self.ranks[meeting.opener as usize].class as usize].program;
@@ -69,6 +73,9 @@ impl Engine<'_> {
                 let busy = self.busy_at(class, state.step);
                 self.busy[busy].comm[comm as usize] += Time(self.now - start);
                 self.busy[busy].comm_waiting[comm as usize] += Time(start - state.reached);
+                if let Some(noted) = &mut self.noted {
+                    noted.ops[class].push((state.step, state.at, self.now - start));
+                }
             }
             self.span(actor, start, What::Comm(CommId(comm)), scope);
             self.leave(actor);

@@ -1,5 +1,6 @@
 //! What every kernel, collective and host action costs: all that the engine knows about hardware.
 
+use crate::hardware::{OUTER, Uplink};
 use crate::network::LEVELS;
 use crate::program::{Collective, Dispatch, Program};
 use crate::units::Time;
@@ -26,11 +27,13 @@ pub struct CommCost {
     pub time: Time,
     /// Fraction of each fabric level's bandwidth it uses then, 0 to 1.
     pub use_of: [f64; LEVELS],
+    /// Fraction that one copy of the group uses of one uplink into each level beyond, by [`Uplink::level`] less 2, 0 to 1.
+    pub outer: [f64; OUTER],
 }
 
 impl CommCost {
     /// No time, no use of the fabric.
-    pub const FREE: CommCost = CommCost { time: Time::ZERO, use_of: [0.0; LEVELS] };
+    pub const FREE: CommCost = CommCost { time: Time::ZERO, use_of: [0.0; LEVELS], outer: [0.0; OUTER] };
 }
 
 /// The costs of a program's parts.
@@ -51,6 +54,8 @@ pub struct Costs {
     /// Delay from the moment a stream reaches an event until other streams see it \[ps\]. The host sees it at once:
     /// where its waiting takes something, that is a dispatch of its own.
     pub event_latency: Time,
+    /// Uplinks that ranks share, the same for all classes; none: each rank has its own links only.
+    pub uplinks: Vec<Uplink>,
 }
 
 impl Costs {
@@ -64,6 +69,7 @@ impl Costs {
             record: Time::ZERO,
             wait: Time::ZERO,
             event_latency: Time::ZERO,
+            uplinks: Vec::new(),
         }
     }
 
@@ -87,7 +93,7 @@ impl Costs {
         let comms = program.comms.iter().map(|comm| comm.kind).zip(&self.comm);
         let transfers = program.transfers.iter().map(|_| Collective::SendRecv).zip(&self.transfer);
         for (kind, cost) in comms.chain(transfers) {
-            if let Some(&part) = cost.use_of.iter().find(|part| !(0.0..=1.0).contains(*part)) {
+            if let Some(&part) = cost.use_of.iter().chain(&cost.outer).find(|part| !(0.0..=1.0).contains(*part)) {
                 return Err(EngineError::Use { kind, part });
             }
         }

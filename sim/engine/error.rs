@@ -40,6 +40,9 @@ pub enum EngineError {
         /// The option.
         option: &'static str,
     },
+    /// Ranks that differ and do not exchange evenly.
+    #[error("ranks that differ are simulated step by step, and here a step sends other messages than it receives")]
+    Uneven,
     /// A group whose copies do not tile the ranks.
     #[error(
         "group {group} has {size} ranks {stride} apart in blocks of {block}, but the job has {ranks} ranks: \

@@ -5,7 +5,7 @@ use crate::program::{Direction, ExchangeId, TransferId};
 use crate::units::Time;
 
 use super::flights::{Batch, Flight};
-use super::parts::{Doing, NONE};
+use super::parts::{Actor, Doing, NONE, Rank};
 use super::plan::{Issue, Leg, StreamOp};
 use super::state::Engine;
 use super::{EngineError, What};
@@ -47,7 +47,11 @@ impl Engine<'_> {
             let rank = self.poster(flight) / self.width;
             let class = self.job.classes[self.ranks[rank as usize].class as usize];
             let transfer = self.exchanges.flights[flight as usize].transfer as usize;
-            (rank, class.program.transfers[transfer], class.costs.transfer[transfer], class.program)
+            let mut cost = class.costs.transfer[transfer];
+            if let Some(paces) = &self.paces {
+                cost.time = Time(paces[rank as usize].link.of_ps(cost.time.0));
+            }
+            (rank, class.program.transfers[transfer], cost, class.program)
         });
         let [(from, sent, sending, program), (to, expected, receiving, _)] = ends;
         if sent.bytes != expected.bytes {
@@ -72,23 +76,26 @@ impl Engine<'_> {
             batch.running += 1;
         }
         let flight = &mut self.exchanges.flights[sender as usize];
-        flight.use_of = sending.use_of;
-        for (most, part) in flight.use_of.iter_mut().zip(receiving.use_of) {
+        (flight.use_of, flight.outer) = (sending.use_of, sending.outer);
+        let uses = flight.use_of.iter_mut().chain(&mut flight.outer);
+        for (most, part) in uses.zip(receiving.use_of.into_iter().chain(receiving.outer)) {
             *most = if part > *most { part } else { *most };
         }
         flight.running.begin(sending.time.0.max(receiving.time.0), self.now);
+        flight.begun = self.now;
     }
 
     /// A message has arrived.
     pub(super) fn end_transfer(&mut self, sender: u32) {
         let flight = &mut self.exchanges.flights[sender as usize];
         flight.running.scheduled = false;
-        let (mate, transfer) = (flight.mate, flight.transfer);
+        let (mate, transfer, begun) = (flight.mate, flight.transfer, flight.begun);
         let from = self.poster(sender) / self.width;
         let program = self.job.classes[self.ranks[from as usize].class as usize].program;
         let slows = program.group(program.transfers[transfer as usize].group).slows;
         for index in [sender, mate] {
             let poster = self.poster(index);
+            self.note_message(index, self.now - begun);
             self.change_comms(poster / self.width, -1, slows);
             let flight = &mut self.exchanges.flights[index as usize];
             (flight.mate, flight.ended) = (NONE, true);
@@ -102,6 +109,20 @@ impl Engine<'_> {
                 self.end_exchange(poster);
             }
         }
+    }
+
+    /// Notes how long a message took, if durations are asked for.
+    fn note_message(&mut self, flight: u32, took: u64) {
+        let poster = self.poster(flight);
+        let Rank { class, watched, .. } = self.ranks[(poster / self.width) as usize];
+        let (Some(noted), true) = (&mut self.noted, watched) else { return };
+        let Actor { at, step, .. } = self.actors[poster as usize];
+        let plan = &self.plans[class as usize];
+        let StreamOp::Exchange { issue, .. } = plan.ops[at as usize] else {
+            unreachable!("the stream is busy with an exchange");
+        };
+        let leg = plan.issues[issue as usize].first + (flight - poster * self.exchanges.width);
+        noted.legs[class as usize].push((step, leg, took));
     }
 
     /// All messages of a stream's exchange have ended.

@@ -7,6 +7,7 @@
 //! A *flight* is one end of a message that a stream has posted; a stream has one exchange at a time, so there are as many
 //! flights for each stream as the largest exchange has ends. While a message runs, the flight of its sender keeps the work.
 
+use crate::hardware::OUTER;
 use crate::network::LEVELS;
 use crate::program::Direction;
 
@@ -28,7 +29,10 @@ pub(super) struct Flight {
     pub(super) ended: bool,
     /// The slower end's time alone \[ps\], and the largest use of each level; of a sender.
     pub(super) use_of: [f64; LEVELS],
+    pub(super) outer: [f64; OUTER],
     pub(super) running: Running,
+    /// When the message began; of a sender \[ps\].
+    pub(super) begun: u64,
     /// Last search that came by, and the flow it made of this.
     pub(super) visit: u32,
     pub(super) flow: u32,
@@ -76,7 +80,9 @@ impl Exchanges {
             direction: Direction::Send,
             ended: true,
             use_of: [0.0; LEVELS],
+            outer: [0.0; OUTER],
             running: Running::NOTHING,
+            begun: 0,
             visit: 0,
             flow: NONE,
         };
@@ -117,6 +123,7 @@ impl Exchanges {
         let width = self.width;
         for (flight, index) in self.flights.iter_mut().zip(0..).filter(|(flight, _)| flight.transfer != NONE) {
             flight.running.since += by;
+            flight.begun += by;
             flight.turn = flight.turn.wrapping_add(turns(index / width, flight.transfer));
         }
     }

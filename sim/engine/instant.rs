@@ -121,10 +121,17 @@ impl Engine<'_> {
             if step == self.steps {
                 break Doing::Done;
             }
-            due += self.plans[class].host[next as usize].cost;
+            due += self.host_cost(rank, next);
         };
         let host = &mut self.actors[host as usize];
         (host.at, host.step, host.reached, host.doing) = (at, step, due, doing);
+    }
+
+    /// What a rank's host pays before an action \[ps\].
+    #[inline]
+    pub(super) fn host_cost(&self, rank: u32, action: u32) -> u64 {
+        let cost = self.plans[self.ranks[rank as usize].class as usize].host[action as usize].cost;
+        self.paces.as_ref().map_or(cost, |paces| paces[rank as usize].host.of_ps(cost))
     }
 
     /// Keeps when a watched host went past action `at` of the last step, or began the step.
@@ -239,7 +246,8 @@ impl Engine<'_> {
 
     fn begin_kernel(&mut self, actor: u32, kernel: u32) {
         self.account(actor / self.width);
-        let rank = &mut self.ranks[(actor / self.width) as usize];
+        let index = (actor / self.width) as usize;
+        let rank = &mut self.ranks[index];
         let plan = self.plans[rank.class as usize].kernels[kernel as usize];
         if plan.compute {
             rank.spent.compute += 1;
@@ -253,7 +261,8 @@ impl Engine<'_> {
         let stream = &mut self.actors[actor as usize];
         stream.doing = Doing::Kernel;
         stream.reached = self.now;
-        stream.running.begin(plan.work, self.now);
+        let work = self.paces.as_ref().map_or(plan.work, |paces| paces[index].of(plan.bound).of_ps(plan.work));
+        stream.running.begin(work, self.now);
         self.fresh.push(actor);
     }
 
@@ -279,6 +288,9 @@ impl Engine<'_> {
         if watched {
             let busy = self.busy_at(class, step);
             self.busy[busy].kernel[kernel as usize] += Time(self.now - reached);
+        }
+        if let Some(noted) = self.noted.as_mut().filter(|_| watched) {
+            noted.ops[class].push((step, at, self.now - reached));
         }
         self.span(actor, reached, What::Kernel(KernelId(kernel)), scope);
         self.leave(actor);

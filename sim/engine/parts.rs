@@ -4,6 +4,7 @@
 //! one for each copy of the group, and it is used again for each collective in turn. That is enough, because a stream
 //! cannot pass a collective before all members have reached it.
 
+use crate::hardware::OUTER;
 use crate::network::LEVELS;
 use crate::units::Time;
 
@@ -139,6 +140,7 @@ pub(super) struct Meeting {
     /// The slowest member's time alone \[ps\], and the largest use of each level.
     pub(super) work: u64,
     pub(super) use_of: [f64; LEVELS],
+    pub(super) outer: [f64; OUTER],
     pub(super) start: u64,
     pub(super) running: Running,
     /// Last search that came by, and the flow it made of this.

@@ -14,6 +14,7 @@ use crate::program::{
 use super::Costs;
 use super::order::{Order, Pair};
 use super::pace::Pace;
+use super::ranks::Bound;
 use crate::units::Time;
 
 /// What a stream finds when it gets there.
@@ -100,10 +101,12 @@ pub(super) struct KernelPlan {
     pub(super) compute: bool,
     /// How much of the processors it takes, of [`WHOLE`].
     pub(super) share: u32,
+    /// What holds it back, which decides on its pace on a rank.
+    pub(super) bound: Bound,
 }
 
 /// One class of ranks, ready to run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) host: Vec<HostOp>,
     /// Scope of each host action, for messages.
@@ -129,6 +132,15 @@ pub(super) struct Effect {
     pub(super) actions: u32,
     /// Host time paid since \[ps\].
     pub(super) paid: u64,
+}
+
+/// What holds a kernel back.
+fn bound(work: &Work) -> Bound {
+    match work {
+        Work::Matmul { .. } | Work::GroupedMatmul { .. } | Work::Attention { .. } => Bound::Compute,
+        Work::Memory { .. } => Bound::Memory,
+        Work::HostCopy { .. } | Work::HostMemory { .. } | Work::Disk { .. } => Bound::Host,
+    }
 }
 
 /// Marks an event with no record yet.
@@ -198,6 +210,7 @@ impl Plan {
                 slowed: Pace::from_factor(cost.slowdown),
                 compute: kernel.pass != Pass::Communication,
                 share: (cost.share * f64::from(WHOLE)).round() as u32,
+                bound: bound(&kernel.work),
             })
             .collect();
         plan

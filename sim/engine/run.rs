@@ -1,7 +1,9 @@
 //! Runs a job from its first event to its findings.
 
 use super::parts::Event;
-use super::rounds::Round;
+use super::plan::Plan;
+use super::ranks::Noted;
+use super::rounds::{Round, Rounds};
 use super::state::Engine;
 use super::watch::Period;
 use super::{EngineError, Timeline};
@@ -38,10 +40,21 @@ impl Engine<'_> {
         Ok(Some((timeline, each)))
     }
 
+    /// Runs every step, none taken for another, and notes how long everything took.
+    pub(super) fn noting(mut self) -> Result<(Timeline, Noted, Vec<Plan>), EngineError> {
+        let none = || self.plans.iter().map(|_| vec![]).collect();
+        self.noted = Some(Noted { ops: none(), legs: none() });
+        self.watch.stop();
+        self.rounds = Rounds::default();
+        self.until_end()?;
+        let (noted, plans) = (self.noted.take().unwrap_or_default(), self.plans.clone());
+        Ok((self.timeline(), noted, plans))
+    }
+
     fn until_end(&mut self) -> Result<End, EngineError> {
         for rank in 0..self.ranks.len() as u32 {
             let host = self.host(rank) as usize;
-            self.actors[host].reached = self.plans[self.ranks[rank as usize].class as usize].host[0].cost;
+            self.actors[host].reached = self.host_cost(rank, 0);
             self.queue.push(self.actors[host].reached, Event::Host { rank });
         }
         while self.open[self.open.len() - 1] > 0 {

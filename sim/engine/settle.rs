@@ -7,6 +7,7 @@ use super::pace::Pace;
 use super::parts::{Doing, Event, NONE};
 use super::plan::{StreamOp, WHOLE};
 use super::state::Engine;
+use super::uplinks::{Crossed, Crosses};
 
 impl Engine<'_> {
     /// Gives everything that runs its pace, and schedules the ends that this moves.
@@ -72,10 +73,19 @@ impl Engine<'_> {
             self.ranks[rank as usize].visit = self.visit;
             self.place.push(rank);
         }
+        for index in 0..self.dirty.len() {
+            for at in self.uplinks.above(self.dirty[index]) {
+                self.look_at_uplink(self.uplinks.above[at]);
+            }
+        }
         let mut at = 0;
         while at < self.place.len() {
             let rank = self.place[at];
             at += 1;
+            if let Some(uplink) = rank.checked_sub(self.ranks.len() as u32) {
+                self.cross_uplink(uplink);
+                continue;
+            }
             let exchanges = self.cross(rank, Direction::Send);
             self.sharing.end_place();
             // Links carry both ways at once. Collectives use both alike, so only messages tell them apart.
@@ -133,11 +143,16 @@ impl Engine<'_> {
         let flight = &mut self.exchanges.flights[sender as usize];
         if flight.visit != self.visit {
             flight.visit = self.visit;
-            flight.flow = self.sharing.add_flow(flight.use_of);
+            flight.flow = self.sharing.add_flow(flight.use_of, flight.outer);
             self.flow.push(self.meetings.len() as u32 + sender);
             let mate = flight.mate;
             for end in [sender, mate] {
-                self.look_at(self.poster(end) / self.width);
+                let rank = self.poster(end) / self.width;
+                self.look_at(rank);
+                self.look_at_uplinks(Crosses::Message {
+                    rank,
+                    transfer: self.exchanges.flights[end as usize].transfer,
+                });
             }
         }
         self.exchanges.flights[sender as usize].flow
@@ -159,12 +174,73 @@ impl Engine<'_> {
         let meeting = &mut self.meetings[index as usize];
         if meeting.visit != self.visit {
             meeting.visit = self.visit;
-            meeting.flow = self.sharing.add_flow(meeting.use_of);
+            meeting.flow = self.sharing.add_flow(meeting.use_of, meeting.outer);
             self.flow.push(index);
             for at in self.members(index) {
                 self.look_at(self.members[at]);
             }
+            self.look_at_uplinks(Crosses::Meeting { copy: index / (self.width - 1) });
         }
         Some(self.meetings[index as usize].flow)
+    }
+
+    /// Makes the uplinks that something crosses places to look at in this search.
+    fn look_at_uplinks(&mut self, what: Crosses) {
+        for at in self.uplinks.crossed_by(what) {
+            self.look_at_uplink(self.uplinks.crossed[at]);
+        }
+    }
+
+    fn look_at_uplink(&mut self, uplink: u32) {
+        let visit = &mut self.uplinks.visits[uplink as usize];
+        if std::mem::replace(visit, self.visit) != self.visit {
+            self.place.push(self.ranks.len() as u32 + uplink);
+        }
+    }
+
+    /// Names the flows that cross an uplink, out and in.
+    fn cross_uplink(&mut self, uplink: u32) {
+        let exchanges = self.cross_uplink_one_way(uplink, Direction::Send);
+        if exchanges {
+            self.cross_uplink_one_way(uplink, Direction::Receive);
+        }
+    }
+
+    /// Names the flows that cross an uplink one way; returns whether there are exchanges among them.
+    fn cross_uplink_one_way(&mut self, uplink: u32, direction: Direction) -> bool {
+        let mut exchanges = false;
+        for at in self.uplinks.of(uplink) {
+            let Crossed { what, weight } = self.uplinks.crossing[at];
+            match what {
+                Crosses::Meeting { copy } => {
+                    for meeting in copy * (self.width - 1)..(copy + 1) * (self.width - 1) {
+                        if let Some(flow) = self.flow_of(meeting) {
+                            self.sharing.cross_uplink(flow, weight);
+                        }
+                    }
+                }
+                Crosses::Message { rank, transfer } => {
+                    for actor in rank * self.width..self.host(rank) {
+                        if self.actors[actor as usize].doing != Doing::Exchange {
+                            continue;
+                        }
+                        for index in self.exchanges.of(actor) {
+                            let Flight { transfer: of, direction: way, mate, .. } = self.exchanges.flights[index];
+                            if of != transfer || mate == NONE {
+                                continue;
+                            }
+                            exchanges = true;
+                            if way == direction {
+                                let sender = if way == Direction::Send { index as u32 } else { mate };
+                                let flow = self.flow_of_message(sender);
+                                self.sharing.cross_uplink(flow, weight);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        self.sharing.end_uplink(self.uplinks.level(uplink));
+        exchanges
     }
 }

@@ -15,8 +15,10 @@ use super::cast::{Cast, Meetings};
 use super::flights::Exchanges;
 use super::parts::{Actor, Doing, Event, Meeting, NONE, Passed, Rank, Running};
 use super::plan::Plan;
+use super::ranks::{Noted, RankPace};
 use super::rounds::Rounds;
 use super::spent::{Exposed, Spent, Totals};
+use super::uplinks::Uplinks;
 use super::watch::Watch;
 use super::{Busy, Class, EngineError, EventQueue, Job, Options, Simulated, Span};
 
@@ -55,7 +57,9 @@ pub(super) struct Engine<'a> {
     /// Ranks on which more or fewer kernels share the processors.
     pub(super) crowds: Vec<u32>,
     pub(super) sharing: Sharing,
-    /// Ranks of one search, and its flows: meetings, and behind them flights.
+    /// Uplinks that ranks share, and who crosses them.
+    pub(super) uplinks: Uplinks,
+    /// Ranks of one search, and behind them uplinks; and its flows: meetings, and behind them flights.
     pub(super) place: Vec<u32>,
     pub(super) flow: Vec<u32>,
     pub(super) visit: u32,
@@ -81,6 +85,10 @@ pub(super) struct Engine<'a> {
     pub(super) steps: u32,
     pub(super) watch: Watch,
     pub(super) rounds: Rounds,
+    /// The pace of each simulated rank; none where all are as their class.
+    pub(super) paces: Option<&'a [RankPace]>,
+    /// How long everything took, if that is asked for.
+    pub(super) noted: Option<Noted>,
 }
 
 impl<'a> Engine<'a> {
@@ -99,6 +107,7 @@ impl<'a> Engine<'a> {
         let marks = job.classes.iter().map(|class| class.program.marks.len()).max().unwrap_or(0) as u32;
         let transfers = job.classes.iter().map(|class| class.program.transfers.len()).max().unwrap_or(0) as u32;
         let Meetings { of: meeting_of, members, meetings } = cast.meetings(&first.groups, streams as u32);
+        let uplinks = Uplinks::new(&cast, &meeting_of, meetings.len(), streams as u32, transfers);
         let width = streams as u32 + 1;
         let mut watched = vec![false; plans.len()];
         let ranks: Vec<Rank> = cast
@@ -166,6 +175,7 @@ impl<'a> Engine<'a> {
             dirty: Vec::new(),
             crowds: Vec::new(),
             sharing: Sharing::default(),
+            uplinks,
             place: Vec::new(),
             flow: Vec::new(),
             visit: 0,
@@ -182,6 +192,8 @@ impl<'a> Engine<'a> {
             steps: options.steps,
             watch: Watch::new(&plans, options),
             rounds: Rounds::new(ranks.first().map(|rank| &plans[rank.class as usize]), options),
+            paces: None,
+            noted: None,
             job,
             options,
             plans,

@@ -130,9 +130,10 @@ impl Engine<'_> {
             state.extend(ready.iter().map(|due| due.saturating_sub(now)));
         }
         for (index, meeting) in self.meetings.iter().enumerate().filter(|(_, meeting)| meeting.arrived > 0) {
-            let Meeting { arrived, opener, comm, work, use_of, start, running, .. } = *meeting;
+            let Meeting { arrived, opener, comm, work, use_of, outer, start, running, .. } = *meeting;
             state.extend([index as u64, u64::from(arrived), u64::from(opener), u64::from(comm), work]);
             state.extend(use_of.map(f64::to_bits));
+            state.extend(outer.iter().filter(|_| !self.uplinks.is_empty()).map(|part| part.to_bits()));
             if self.is_running(index as u32) {
                 state.push(now - start);
                 self.add_running(&mut state, running);
@@ -181,11 +182,12 @@ impl Engine<'_> {
         ]);
         let first = self.exchanges.of(actor).start;
         for index in first..first + self.plans[class].issues[issue as usize].count as usize {
-            let Flight { mate, direction, ended, use_of, running, .. } = self.exchanges.flights[index];
+            let Flight { mate, direction, ended, use_of, outer, running, .. } = self.exchanges.flights[index];
             state.extend([u64::from(mate), u64::from(ended)]);
             if mate != NONE && direction == Direction::Send {
                 let use_of: [f64; LEVELS] = use_of;
                 state.extend(use_of.map(f64::to_bits));
+                state.extend(outer.iter().filter(|_| !self.uplinks.is_empty()).map(|part| part.to_bits()));
                 self.add_running(state, running);
             }
         }

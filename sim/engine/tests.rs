@@ -4,6 +4,7 @@
 mod account;
 mod exchange;
 mod fold;
+mod lanes;
 mod leap;
 mod order;
 mod random;
@@ -444,6 +445,6 @@ fn what_cannot_be_run_is_refused_with_both_numbers() {
         refused(&none, ONCE),
         "0 costs for 1 collectives: price every one of the program's collectives, in order"
     );
-    let over = Costs { comm: vec![CommCost { time: Time(1), use_of: [1.5; LEVELS] }], ..free };
+    let over = Costs { comm: vec![CommCost { time: Time(1), use_of: [1.5; LEVELS], ..CommCost::FREE }], ..free };
     assert_eq!(refused(&over, ONCE), "AllGather uses 1.5 of a fabric level: expected a fraction from 0 to 1");
 }

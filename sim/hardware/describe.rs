@@ -33,7 +33,8 @@ pub(super) fn rings(axes: &[Axis]) -> String {
 impl fmt::Display for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", self.name, self.description)?;
-        writeln!(f, "{}; {}; costs from profile {}", self.chip.name, self.size_in_words(), self.profile)?;
+        let based = self.base.as_ref().map_or(String::new(), |base| format!("; based on {base}"));
+        writeln!(f, "{}; {}; costs from profile {}{based}", self.chip.name, self.size_in_words(), self.profile)?;
         let width = |of: fn(&Fact) -> &str| self.facts.iter().map(|fact| of(fact).chars().count()).max().unwrap_or(0);
         let (names, values) = (width(|fact| &fact.name), width(|fact| &fact.value));
         for fact in &self.facts {

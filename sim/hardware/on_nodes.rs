@@ -31,6 +31,15 @@ impl Topology {
         worst(size, stride, self.node.chips, self.chips())
     }
 
+    /// Index in `fabric` of the innermost level that joins two ranks.
+    pub fn level_between(&self, one: u32, other: u32) -> usize {
+        let joins = |level: &Level| match level.reach {
+            Reach::Chips(reach) => one / reach.max(1) == other / reach.max(1),
+            Reach::Unbounded => true,
+        };
+        self.fabric.iter().position(joins).unwrap_or(self.fabric.len().saturating_sub(1))
+    }
+
     /// Index in `fabric` of the innermost level that holds every group of `size` ranks, `stride` apart.
     pub fn level_of(&self, size: u32, stride: u32) -> usize {
         let holds = |level: &Level| match level.reach {
@@ -43,7 +52,7 @@ impl Topology {
 }
 
 /// The worst spread of groups of `size` ranks, `stride` apart, over blocks of `block` of the `ranks` there are.
-fn worst(size: u32, stride: u32, block: u32, ranks: u32) -> OnNodes {
+pub(super) fn worst(size: u32, stride: u32, block: u32, ranks: u32) -> OnNodes {
     let (stride, block, ranks) = (u64::from(stride.max(1)), u64::from(block.max(1)), u64::from(ranks.max(1)));
     // Ranks that the machine does not have are on no node.
     let size = u64::from(size.max(1)).min(ranks.div_ceil(stride));

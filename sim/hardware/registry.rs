@@ -2,39 +2,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use super::shipped::{SHIPPED, Shipped, find, shipped_as};
 use super::{HardwareError, Size, Topology, understood};
-use crate::near::nearest;
-
-/// A shipped topology.
-struct Shipped {
-    name: &'static str,
-    aliases: &'static [&'static str],
-    text: &'static str,
-}
-
-macro_rules! shipped {
-    ($($name:literal $(also $alias:literal)*;)*) => {
-        &[$(Shipped {
-            name: $name,
-            aliases: &[$($alias),*],
-            text: include_str!(concat!("../../topologies/", $name, ".toml")),
-        }),*]
-    };
-}
-
-const SHIPPED: &[Shipped] = shipped! {
-    "a100-sxm-80gb";
-    "a100-sxm-40gb";
-    "h100-sxm-80gb";
-    "h100-hbm2e-96gb-500w";
-    "h200-sxm-141gb" also "h200-sxm";
-    "b200-sxm";
-    "tpu-v6e";
-    "tpu-v5e";
-    "tpu-v4";
-    "tpu-v5p";
-    "tpu-v7x" also "tpu7x";
-};
 
 /// How many machines are kept.
 const KEPT: usize = 64;
@@ -80,29 +49,4 @@ pub(super) fn load(name_or_path: &str, size: &Size) -> Result<Topology, Hardware
         known.push((name_or_path.to_owned(), size.clone(), topology.clone()));
     }
     Ok(topology)
-}
-
-/// The shipped topology that is asked for.
-fn shipped_as(name_or_path: &str) -> Option<&'static Shipped> {
-    let asked = name_or_path.trim();
-    SHIPPED.iter().find(|shipped| shipped.name == asked || shipped.aliases.contains(&asked))
-}
-
-/// What errors call the file, and its text.
-pub(super) fn find(name_or_path: &str) -> Result<(String, String), HardwareError> {
-    let asked = name_or_path.trim();
-    if let Some(shipped) = shipped_as(asked) {
-        return Ok((format!("topologies/{}.toml", shipped.name), shipped.text.to_owned()));
-    }
-    if !(asked.ends_with(".toml") || asked.contains(['/', '\\'])) {
-        let known = SHIPPED.iter().map(|shipped| shipped.name).collect::<Vec<_>>().join(", ");
-        // A name is nearer than an alias of another.
-        let names = SHIPPED.iter().map(|shipped| shipped.name);
-        let closest = nearest(asked, names.chain(SHIPPED.iter().flat_map(|shipped| shipped.aliases.iter().copied())));
-        return Err(HardwareError::Unknown { name: asked.to_owned(), closest, known });
-    }
-    match crate::files::text(asked.as_ref()) {
-        Ok(text) => Ok((asked.to_owned(), text)),
-        Err(error) => Err(HardwareError::Unreadable { path: asked.to_owned(), reason: error.to_string() }),
-    }
 }

@@ -15,7 +15,7 @@ fn refused(name: &str, size: Size) -> String {
 
 /// A shipped file with one piece of text replaced by another, read as one node or the smallest slice.
 fn altered(name: &str, from: &str, to: &str) -> String {
-    let (_, text) = registry::find(name).expect("it ships");
+    let (_, text) = shipped::find(name).expect("it ships");
     assert!(text.contains(from), "{name} does not say {from:?}");
     let altered = text.replacen(from, to, 1);
     Topology::parse("my.toml", &altered, &Size::Smallest).expect_err("it should be refused").to_string()
@@ -40,7 +40,7 @@ fn every_shipped_topology_reads_and_every_number_has_a_source() {
 #[test]
 fn every_shipped_file_opens_with_what_it_is_and_uses_every_source_it_lists() {
     for listed in registry() {
-        let (_, text) = registry::find(listed.name).expect("it ships");
+        let (_, text) = shipped::find(listed.name).expect("it ships");
         assert!(text.starts_with("# "), "{} opens without saying what it is", listed.name);
         let written: written::File = toml::from_str(&text).expect("it reads");
         for key in written.sources.keys() {
@@ -119,7 +119,7 @@ fn a_size_that_is_not_sold_is_refused_with_those_that_are() {
     assert!(refused("tpu-v6e", Size::Nodes(2)).starts_with("tpu-v6e is sold in slices, not in nodes"));
     assert!(refused("b200-sxm", four()).starts_with("b200-sxm is sold in nodes of 8 chips, not in slices"));
     let unlimited = "value = \"unbounded\", source = \"assumed: a non-blocking network as large as the job\"";
-    let (_, text) = registry::find("b200-sxm").expect("it ships");
+    let (_, text) = shipped::find("b200-sxm").expect("it ships");
     let small = text.replace(unlimited, "value = 4, source = \"node\"");
     let error = Topology::parse("my.toml", &small, &Size::Nodes(5)).expect_err("it joins only 32 chips").to_string();
     assert!(error.starts_with("5 nodes of 8 chips are more than the 32 chips"), "{error}");
@@ -190,7 +190,7 @@ fn mutated() -> impl Strategy<Value = String> {
     let edit = (any::<prop::sample::Index>(), 0..40_usize, token);
     let names: Vec<&'static str> = registry().iter().map(|listed| listed.name).collect();
     (prop::sample::select(names), prop::collection::vec(edit, 1..6)).prop_map(|(name, edits)| {
-        let (_, mut text) = registry::find(name).expect("it ships");
+        let (_, mut text) = shipped::find(name).expect("it ships");
         for (at, length, token) in edits {
             let boundaries: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
             let start = at.index(boundaries.len());

@@ -21,6 +21,8 @@ use crate::units::{Bandwidth, Bytes, FlopRate, Frequency, Power, Time};
 pub struct Topology {
     /// Name of the family, such as `h200-sxm-141gb`.
     pub name: String,
+    /// The machine that the file names as its base, if it names one.
+    pub base: Option<String>,
     /// The family in one line.
     pub description: String,
     /// Name of the cost profile measured on this chip and fabric.
@@ -37,7 +39,7 @@ pub struct Topology {
     pub usd_per_chip_hour: Option<f64>,
     /// Every number of the file with its source, for `topology show`.
     pub facts: Vec<Fact>,
-    /// The file.
+    /// The file; one that names a base, laid over it.
     pub text: String,
 }
 
@@ -122,8 +124,17 @@ pub struct Level {
     pub reach: Reach,
     /// What one chip can send over its links at this level, all of them together \[B/s\], one direction.
     pub bandwidth: Bandwidth,
-    /// Time of the smallest message over one hop \[ps\].
+    /// Time of the smallest message between two chips that this level joins and no inner one does \[ps\].
     pub latency: Time,
+    /// What the chips below one uplink can send over what the uplink carries, 1 or more ([`super::Uplink`]).
+    pub oversubscription: f64,
+}
+
+impl Level {
+    /// What one chip has of this level when all send at once \[B/s\], one direction.
+    pub fn carries(&self) -> Bandwidth {
+        Bandwidth(self.bandwidth.0 / self.oversubscription)
+    }
 }
 
 /// How the links of a level are laid out.
@@ -186,7 +197,7 @@ impl Topology {
     /// What one chip's NICs carry: its share of the node's cards, and no more than the network behind them.
     pub fn rail(&self) -> Bandwidth {
         let per_chip = f64::from(self.node.nics) / f64::from(self.node.chips.max(1));
-        let network = self.fabric.get(1).map_or(f64::INFINITY, |level| level.bandwidth.0);
+        let network = self.fabric.get(1).map_or(f64::INFINITY, |level| level.carries().0);
         Bandwidth((self.node.nic_bandwidth.0 * per_chip).min(network))
     }
 

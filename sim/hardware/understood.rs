@@ -5,17 +5,30 @@ use std::ops::Range;
 
 use toml::Spanned;
 
+use super::base::{Base, Extended};
 use super::describe;
+use super::uplink::OUTER;
 use super::written::{self, Joins, Sourced};
 use super::{Axis, Chip, Fact, HardwareError, Level, LevelKind, Node, Peak, Place, Reach, Size, Topology, Vendor};
 use crate::files::one_line;
 use crate::units::{Bandwidth, Bytes, FlopRate, Frequency, Power, Time, physical};
 
+/// The largest oversubscription that is accepted: far beyond any that is built.
+const MOST_OVERSUBSCRIBED: f64 = 1e6;
+
 /// Reads, checks and sizes a topology.
 pub fn read(file: &str, text: &str, size: &Size) -> Result<Topology, HardwareError> {
-    let at = At { file, text };
-    let written: written::File = toml::from_str(text)
-        .map_err(|error| at.place(error.message().trim_end(), error.span().unwrap_or(text.len()..text.len())))?;
+    let base = Base::of(file, text)?;
+    let at = At { file, text, base: base.as_ref() };
+    let wrong =
+        |error: toml::de::Error| at.place(error.message().trim_end(), error.span().unwrap_or(text.len()..text.len()));
+    let (written, whole) = match &base {
+        None => (toml::from_str::<written::File>(text).map_err(wrong)?, text.to_owned()),
+        Some(base) => {
+            let Extended { written, text } = base.extend(text).map_err(wrong)?;
+            (written, text)
+        }
+    };
     for (key, source) in &written.sources {
         if source.get_ref().trim().is_empty() {
             return Err(
@@ -49,7 +62,8 @@ pub fn read(file: &str, text: &str, size: &Size) -> Result<Topology, HardwareErr
         fabric,
         usd_per_chip_hour: price.transpose()?,
         facts: numbers.facts,
-        text: text.to_owned(),
+        base: written.base.as_deref().map(one_line),
+        text: whole,
     })
 }
 
@@ -58,11 +72,21 @@ pub fn read(file: &str, text: &str, size: &Size) -> Result<Topology, HardwareErr
 struct At<'f> {
     file: &'f str,
     text: &'f str,
+    base: Option<&'f Base>,
 }
 
 impl At<'_> {
     fn place(&self, problem: &str, span: Range<usize>) -> HardwareError {
-        HardwareError::Written { problem: problem.to_owned(), place: Place::of(self.file, self.text, span) }
+        let place = match self.base {
+            Some(base) => base.place(self.file, self.text, span),
+            None => Place::of(self.file, self.text, span),
+        };
+        HardwareError::Written { problem: problem.to_owned(), place }
+    }
+
+    /// The bytes of a span, as written.
+    fn shown(&self, span: Range<usize>) -> &str {
+        self.base.map_or(self.text, |base| &base.both).get(span).unwrap_or_default().trim_matches(['"', '\''])
     }
 }
 
@@ -76,15 +100,15 @@ struct Numbers<'f> {
 impl Numbers<'_> {
     fn take<T: Number>(&mut self, name: &str, written: &Sourced<T>) -> Result<T, HardwareError> {
         let value = *written.value.get_ref();
-        let shown = self.at.text.get(written.value.span()).unwrap_or_default().trim_matches(['"', '\'']);
+        let shown = self.at.shown(written.value.span()).to_owned();
         if !value.is_sound() {
             let problem = format!("{name} is {shown}: it must be finite and above zero");
             return Err(self.at.place(&problem, written.value.span()));
         }
-        if let Some(Err(why)) = physical(shown) {
+        if let Some(Err(why)) = physical(&shown) {
             return Err(self.at.place(&format!("{name} is {shown}: {why}"), written.value.span()));
         }
-        self.note(name, shown, &written.source)?;
+        self.note(name, &shown, &written.source)?;
         Ok(value)
     }
 
@@ -207,18 +231,81 @@ fn fabric(written: &Spanned<Vec<written::Level>>, numbers: &mut Numbers<'_>) -> 
                 LevelKind::Torus { axes: Vec::new(), links: numbers.take(&field("links"), &torus.links)? }
             }
         };
+        let oversubscription = oversubscription(level, &kind, &field("oversubscription"), numbers)?;
         fabric.push(Level {
             name: level.name.clone(),
             kind,
             reach,
             bandwidth: numbers.take(&field("bandwidth"), &level.bandwidth)?,
             latency: numbers.take(&field("latency"), &level.latency)?,
+            oversubscription,
         });
     }
+    outer_levels(written, &fabric, numbers.at)?;
     if fabric.is_empty() {
         return Err(numbers.at.place("fabric is empty: list at least one level", written.span()));
     }
     Ok(fabric)
+}
+
+/// A level's oversubscription, where the file gives one.
+fn oversubscription(
+    level: &written::Level,
+    kind: &LevelKind,
+    name: &str,
+    numbers: &mut Numbers<'_>,
+) -> Result<f64, HardwareError> {
+    let Some(written) = &level.oversubscription else { return Ok(1.0) };
+    let (ratio, at) = (*written.value.get_ref(), numbers.at);
+    let wrong = |problem: String| Err(at.place(&problem, written.value.span()));
+    if matches!(kind, LevelKind::Torus { .. }) {
+        return wrong(format!("{name} is {ratio}, and a torus has no uplinks: remove it, or lower the bandwidth"));
+    }
+    if !(1.0..=MOST_OVERSUBSCRIBED).contains(&ratio) {
+        return wrong(format!(
+            "{name} is {ratio}: expected what the chips below can send over what their uplinks carry, from 1 (none) to \
+             {MOST_OVERSUBSCRIBED}, such as 2.0"
+        ));
+    }
+    numbers.take(name, written)
+}
+
+/// Levels beyond the network of cards: not too many, each of several instances of the one below, no rails outside a switch that
+/// all chips of a node share, and none around slices of a torus.
+fn outer_levels(written: &Spanned<Vec<written::Level>>, fabric: &[Level], at: At<'_>) -> Result<(), HardwareError> {
+    let torus = fabric.first().is_some_and(|level| matches!(level.kind, LevelKind::Torus { .. }));
+    for (index, (level, place)) in fabric.iter().zip(written.get_ref()).enumerate().skip(1) {
+        let below = &fabric[index - 1];
+        let name = &level.name;
+        if fabric[..index].iter().any(|inner| inner.name == *name) {
+            let problem = format!("two levels of the fabric are named {name:?}: give each a name of its own");
+            return Err(at.place(&problem, place.kind.span()));
+        }
+        if index >= 2 + OUTER {
+            let problem = format!(
+                "fabric.{name} is level {} of the fabric: expected {} at most, so leave out levels that do not limit traffic",
+                index + 1,
+                2 + OUTER
+            );
+            return Err(at.place(&problem, place.kind.span()));
+        }
+        if torus && index >= 2 {
+            let problem = format!(
+                "fabric.{name} lies outside the network between slices, which is the last level that is simulated around a torus: \
+                 remove it"
+            );
+            return Err(at.place(&problem, place.kind.span()));
+        }
+        if index >= 2 && level.kind == LevelKind::Rails && below.kind != LevelKind::Rails {
+            let problem = format!(
+                "fabric.{name} has rails, but fabric.{} below it is one switch for all chips of a node: write kind = \"switch\", or \
+                 kind = \"rails\" for both",
+                below.name
+            );
+            return Err(at.place(&problem, place.kind.span()));
+        }
+    }
+    Ok(())
 }
 
 /// Costs know links inside a node and the network between nodes: the innermost switch joins the chips of a node, no more and no

@@ -28,14 +28,17 @@ pub struct Sourced<T> {
     pub source: Spanned<String>,
 }
 
-/// The whole file.
+/// The whole file. One with a base may leave out what the base says.
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(extend("required" = ["name"], "anyOf" = tests::based_or_whole())))]
 #[serde(deny_unknown_fields)]
 pub struct File {
     /// The name that scenarios write; the file is called the same.
     #[cfg_attr(test, schemars(with = "String"))]
     pub name: Spanned<String>,
+    /// The machine that this one is like, by name or path: the file says what differs, and all else is as there.
+    pub base: Option<String>,
     /// What the machine is, in a line.
     pub description: String,
     /// The profile of costs that belongs to the chip: a shipped name or a path.
@@ -60,6 +63,7 @@ pub struct File {
 /// One accelerator.
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(extend("required" = [] as [&str; 0])))]
 #[serde(deny_unknown_fields)]
 pub struct Chip {
     /// The vendor's name.
@@ -100,6 +104,7 @@ pub enum Vendor {
 /// Dense rates by number format.
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(extend("required" = [] as [&str; 0])))]
 #[serde(deny_unknown_fields)]
 pub struct Peak {
     /// bfloat16.
@@ -117,6 +122,7 @@ pub struct Peak {
 /// One host and its chips.
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(extend("required" = [] as [&str; 0])))]
 #[serde(deny_unknown_fields)]
 pub struct Node {
     /// Chips of a node.
@@ -138,6 +144,7 @@ pub struct Node {
 /// A level of the fabric.
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(extend("required" = ["name"])))]
 #[serde(deny_unknown_fields)]
 pub struct Level {
     /// Its name in reports.
@@ -149,8 +156,10 @@ pub struct Level {
     pub size: Sourced<Joins>,
     /// One chip's bandwidth into this level, one direction.
     pub bandwidth: Sourced<Bandwidth>,
-    /// Latency of a message.
+    /// Time of the smallest message between two chips that this level joins and no inner one does.
     pub latency: Sourced<Time>,
+    /// What the chips below one uplink can send over what the uplink carries, 1 or more; unset: 1.
+    pub oversubscription: Option<Sourced<f64>>,
 }
 
 /// `kind = "switch"`, `kind = "rails"` or `kind.torus.links = …`.

@@ -2,8 +2,9 @@
 
 use super::map::Assumption;
 use super::question::question;
+use crate::cost::Variation;
 use crate::scenario::predict::{Kind, Settings};
-use crate::scenario::{Measured, Prediction, Scenario, ScenarioError, predict};
+use crate::scenario::{Measured, Prediction, Ranks, Scenario, ScenarioError, predict};
 use crate::units::{Bytes, Time};
 
 /// A receipt that can be flown.
@@ -106,6 +107,15 @@ impl Case {
     /// Flies the scenario.
     pub fn fly(&self, record: bool) -> Result<Prediction, ScenarioError> {
         predict(&self.scenario, Settings { record, remedies: false, ..Settings::default() })
+    }
+
+    /// The same on GPUs whose pace differs as published; scenarios that say themselves how ranks differ are left as they are.
+    pub fn fly_apart(&self, speed: Option<&Variation>) -> Result<Prediction, ScenarioError> {
+        let ranks = speed.and_then(|speed| Ranks::published(speed, &self.scenario.topology));
+        let Some(ranks) = ranks.filter(|_| self.scenario.ranks.is_none()) else { return self.fly(false) };
+        let mut scenario = self.scenario.with(self.scenario.job.clone(), self.scenario.expandable_segments);
+        scenario.ranks = Some(ranks);
+        predict(&scenario, Settings { remedies: false, ..Settings::default() })
     }
 
     /// Holds a prediction against the receipt.

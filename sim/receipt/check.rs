@@ -11,6 +11,7 @@ use super::read::{Entry, Fault, Receipts};
 use super::table::Tables;
 use super::{ReceiptError, question, read};
 use crate::bug;
+use crate::cost::Variation;
 use crate::near::did_you_mean;
 use crate::scenario::{Scenario, ScenarioError};
 
@@ -97,9 +98,9 @@ pub fn case(entry: &Entry, tables: &Tables) -> Result<Case, Reason> {
 }
 
 /// A case held against its prediction.
-fn judged(case: &Case) -> Result<Judged, Reason> {
+fn judged(case: &Case, speed: Option<&Variation>) -> Result<Judged, Reason> {
     let refused = |error: ScenarioError| Reason::Uncovered(format!("refused: {}", first_line(&error.to_string())));
-    case.fly(false).map(|answer| case.judge(&answer)).map_err(refused)
+    case.fly_apart(speed).map(|answer| case.judge(&answer)).map_err(refused)
 }
 
 /// One row's answer; a panic is a reason like others, so that it ends no other row.
@@ -122,6 +123,8 @@ pub struct Choice {
     pub hardware: Vec<String>,
     /// Only these grades; all if empty.
     pub grades: Vec<String>,
+    /// How the chips of all runs on GPUs differ; none: they are alike.
+    pub speed: Option<&'static Variation>,
 }
 
 impl Choice {
@@ -163,7 +166,7 @@ pub fn check(files: &Files, tables: &Tables, choice: &Choice, done: &(dyn Fn() +
     let flown: Vec<Result<Judged, Box<Skipped>>> = rows
         .par_iter()
         .map(|entry| {
-            let result = caught(|| case(entry, tables).and_then(|case| judged(&case)));
+            let result = caught(|| case(entry, tables).and_then(|case| judged(&case, choice.speed)));
             done();
             result.map_err(|reason| {
                 Box::new(Skipped {
@@ -183,7 +186,7 @@ pub fn check(files: &Files, tables: &Tables, choice: &Choice, done: &(dyn Fn() +
         .iter()
         .filter(|case| choice.takes(&case.measured().lane, &case.measured().hardware, &case.measured().grade))
     {
-        match caught(|| judged(case)) {
+        match caught(|| judged(case, choice.speed)) {
             Ok(judged) => outcome.judged.push(judged),
             Err(reason) => outcome.skipped.push(Skipped {
                 id: case.id.clone(),

@@ -6,9 +6,11 @@
 //! To add a section: a file in `html/` that returns markup, and its line in [`page`].
 
 mod evidence;
+mod fabric;
 mod marks;
 mod memory;
 mod pipeline;
+mod ranks;
 mod recorded;
 mod scale;
 #[cfg(test)]
@@ -58,6 +60,13 @@ pub fn page_with(scenario: &Scenario, answer: &Prediction, of: Option<&Training>
         @if let Some(stages) = pipeline::table(&report) {
             h2 id="pipeline" { "Ranks of the pipeline" }
             (stages)
+        }
+        @if let Some(ranks) = &report.ranks {
+            h2 id="ranks" { "Ranks that differ: who waits for whom" }
+            (ranks::section(answer, ranks))
+        }
+        @if let Some(fabric) = fabric::section(&scenario.topology) {
+            (fabric)
         }
         h2 id="evidence" { "What the prediction rests on" }
         (evidence::section(scenario, answer, &report))

@@ -3,11 +3,12 @@
 use serde_json::Value;
 
 use super::layout::{
-    Change, Changes, Default, FORMAT, KeyWithoutEffect, Live, Memory, Mfu, Model, Part, Phase, Question, Remedy,
-    Report, RunsLikeIt, Topology, Training,
+    Change, Changes, Default, FORMAT, GroupWaits, KeyWithoutEffect, Live, Memory, Mfu, Model, Part, Phase, Question,
+    Ranks, Remedy, Report, RunsLikeIt, SlowRank, Topology, Training,
 };
 use super::{pipeline, start_up};
 use crate::scenario::advice::{Advice, Moved, Tried};
+use crate::scenario::predict::{Apart, Waits};
 use crate::scenario::{Idle, Prediction, Scenario, predict};
 
 /// The prediction as JSON.
@@ -78,6 +79,7 @@ impl Prediction {
                 .into_iter()
                 .map(|(question, answer)| Question { answer, question })
                 .collect(),
+            ranks: self.apart.as_ref().map(ranks),
             residual_half_width: self.residual,
             runs_like_it: RunsLikeIt {
                 configurations: self.alike.runs,
@@ -106,6 +108,28 @@ impl Report {
     /// The report as a JSON value. `{:#}` prints it as `--json` does.
     pub fn json(&self) -> Value {
         serde_json::to_value(self).expect("every key of a report is text, and nothing else fails")
+    }
+}
+
+fn ranks(apart: &Apart) -> Ranks {
+    let group = |waits: &Waits| GroupWaits {
+        group: waits.group.clone(),
+        if_alike_s: waits.alike.seconds(),
+        mean_s: waits.mean.seconds(),
+    };
+    let slow = |slow: &predict::SlowRank| SlowRank {
+        costs_s: slow.costs.seconds(),
+        kernels: slow.kernels,
+        links: slow.links,
+        rank: slow.rank,
+    };
+    Ranks {
+        groups: apart.waits.iter().map(group).collect(),
+        slow: apart.slow.iter().map(slow).collect(),
+        source: apart.source.clone(),
+        step_if_alike_s: apart.alike.seconds(),
+        steps_s: apart.steps.iter().map(|step| step.seconds()).collect(),
+        stragglers_s: apart.costs().seconds(),
     }
 }
 

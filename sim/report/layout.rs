@@ -62,6 +62,10 @@ pub struct Report {
     pub parts: Vec<Part>,
     /// What every report says about itself: topology, start-up, workload, path, target shape.
     pub questions: Vec<Question>,
+    /// What ranks that differ do to the step; absent where all are alike.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "Ranks"))]
+    pub ranks: Option<Ranks>,
     /// Half the width of an 80 % interval by the costs' uncertainty alone, as a share of the step.
     pub residual_half_width: f64,
     /// Measured runs of the same kind, which the interval rests on.
@@ -108,6 +112,50 @@ pub struct Breakdown {
     pub host_bound: f64,
     /// Nothing ran otherwise: an event had happened and was not yet visible, in seconds.
     pub waiting: f64,
+}
+
+/// What ranks that differ do to the step.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Ranks {
+    /// How long ranks wait for others in the cluster of the middle, by group. The longest is first.
+    pub groups: Vec<GroupWaits>,
+    /// In the cluster of the middle: slow ranks, and what each costs.
+    pub slow: Vec<SlowRank>,
+    /// Who says how chips differ; null if only known ranks do.
+    pub source: Option<String>,
+    /// The step if all ranks were alike, in seconds.
+    pub step_if_alike_s: f64,
+    /// The steps of all clusters that were drawn, in seconds. The shortest is first.
+    pub steps_s: Vec<f64>,
+    /// What stragglers cost the step of the middle, in seconds. It is part of the step time.
+    pub stragglers_s: f64,
+}
+
+/// How long ranks wait for others in a group.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct GroupWaits {
+    /// The group.
+    pub group: String,
+    /// The mean of all ranks if all are alike, in seconds.
+    pub if_alike_s: f64,
+    /// The mean of all ranks, in seconds.
+    pub mean_s: f64,
+}
+
+/// A rank that is slower than the profile.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct SlowRank {
+    /// By how much the step is shorter if this rank alone is as the profile, in seconds.
+    pub costs_s: f64,
+    /// How much longer its kernels take than the profile says, as a share.
+    pub kernels: f64,
+    /// How much longer its links take, as a share.
+    pub links: f64,
+    /// Which rank.
+    pub rank: u32,
 }
 
 /// Single changes of the file, each simulated alone.

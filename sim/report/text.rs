@@ -8,6 +8,7 @@ mod advice;
 mod figures;
 mod memory;
 mod page;
+mod ranks;
 mod sure;
 mod time;
 
@@ -25,6 +26,7 @@ use crate::scenario::Scenario;
 use crate::scenario::advice::Advice;
 
 pub(crate) use figures::whose;
+pub(crate) use ranks::rank as slow_rank;
 
 /// What to print, and how.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +79,7 @@ fn write(page: &mut Page, scenario: &Scenario, answer: &Prediction, detail: Deta
         page.lines(&table)?;
     }
     advice::faster(page, answer, detail.advice)?;
+    ranks::ranks(page, answer)?;
     memory::memory(page, answer, detail.verbose)?;
     time::time(page, answer, detail.verbose)?;
     start_up::text(page, scenario, answer)?;

@@ -13,6 +13,7 @@ mod describe;
 mod flow;
 mod json;
 pub(super) mod memory;
+mod slow;
 #[cfg(test)]
 mod tests;
 pub(super) mod view;
@@ -56,6 +57,7 @@ impl Trace<'_> {
         for span in self.timeline.spans.iter().filter(|span| window.shows(span)) {
             self.span(&mut events, &window, span)?;
         }
+        slow::write(&mut events, self, &window)?;
         flow::write(&mut events, self, &window)?;
         for class in 0..self.programs.len() {
             let Some(rank) = self.watched(class as u32) else { continue };

@@ -12,6 +12,7 @@ mod job;
 mod megatron;
 pub mod presets;
 mod pytorch;
+mod ranks;
 mod readers;
 mod row;
 mod small;
@@ -38,7 +39,7 @@ const TOP: Table = Table {
 };
 
 /// All tables, in the order that people write them.
-pub const TABLES: [&Table; 27] = [
+pub const TABLES: [&Table; 28] = [
     &TOP,
     &job::TOPOLOGY_KEYS,
     &job::MODEL_KEYS,
@@ -63,6 +64,7 @@ pub const TABLES: [&Table; 27] = [
     &training::LOOP_KEYS,
     &training::FRAMEWORK_KEYS,
     &training::MEMORY_KEYS,
+    &ranks::RANKS_KEYS,
     &failures::FAILURES_KEYS,
     &failures::CHECKPOINT_KEYS,
     &job::MEASURED_KEYS,

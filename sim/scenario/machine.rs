@@ -11,7 +11,7 @@ use super::paths::relative;
 use super::reader::{MOST_RANKS, Reader};
 use super::written;
 use crate::cost::{Backend, FLEX_OVER_FLASH2, Profile, Regime};
-use crate::hardware::{Reach, Size, Topology, Vendor};
+use crate::hardware::{Size, Topology, Vendor};
 use crate::model::ModelConfig;
 use crate::units::Bandwidth;
 
@@ -68,30 +68,12 @@ pub(super) fn topology(
         if written.slice.is_none() {
             return Err(reader.plan(at, "topology.slices without a slice", "write topology.slice = \"16x16\" too"));
         }
-        return joined(reader, written, topology.times(slices as u32));
+        return Ok(topology.times(slices as u32));
     }
-    let Some(at) = &written.chips else { return joined(reader, written, topology) };
+    let Some(at) = &written.chips else { return Ok(topology) };
     let most = topology.node.chips;
     let chips = reader.count("topology.chips", at, 1, i64::from(most))?;
     Ok(topology.part(chips as u32))
-}
-
-/// Refuses a job that no priced level joins. Links of the innermost level and the network of cards, the next one, have prices;
-/// what lies outside them has none.
-fn joined(reader: &Reader<'_>, written: &written::Topology, topology: Topology) -> Result<Topology, ScenarioError> {
-    let Some(network) = topology.fabric.get(1) else { return Ok(topology) };
-    let Reach::Chips(joined) = network.reach else { return Ok(topology) };
-    if topology.chips() <= joined {
-        return Ok(topology);
-    }
-    let problem = format!(
-        "{} chips are more than the {joined} that fabric.{} of {} joins, and links beyond it are not priced",
-        topology.chips(),
-        network.name,
-        topology.name
-    );
-    let remedy = format!("rent {joined} chips or fewer, or have {} join more in the topology's file", network.name);
-    Err(reader.plan(&written.name, problem, remedy))
 }
 
 /// What one GPU's NICs carry: its share of the node's cards, and no more than the network behind them.

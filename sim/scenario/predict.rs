@@ -3,6 +3,7 @@
 //! Ranks that run the same program are a class. All classes are simulated together; of what differs between them the
 //! report gives the mean of all ranks, and of memory the class with the least to spare.
 
+mod apart;
 mod class;
 mod conventions;
 mod costs;
@@ -14,11 +15,13 @@ mod mfu;
 pub mod pairs;
 mod parts;
 mod rounds;
+mod route;
 mod settings;
 mod trust;
 mod unread;
 mod witnesses;
 
+pub use apart::{Apart, SlowRank, Waits, both_ways};
 pub use class::Class;
 pub(super) use conventions::mfu_conventions;
 pub use costs::Evidence;
@@ -107,7 +110,9 @@ pub struct Prediction {
     pub alike: Alike,
     /// What the allocator's calls to the device add to the step \[ps\].
     pub stall: Time,
-    /// Where the step's time went: the mean of all ranks.
+    /// What ranks that differ do to it, if they do. It is part of the step.
+    pub apart: Option<Apart>,
+    /// Where the step's time went: the mean of all ranks. What ranks wait for slower ones is in `bubble`.
     pub breakdown: Breakdown,
     /// Share of the step that rests on each kind of evidence.
     pub shares: Vec<(Basis, f64)>,
@@ -181,18 +186,18 @@ fn stall(devices: &[DeviceMemory], expandable_segments: bool) -> Cost {
 pub fn predict(scenario: &Scenario, settings: Settings) -> Result<Prediction, ScenarioError> {
     scenario.simulable()?;
     let flown = rounds::fly(scenario, settings)?;
-    Ok(told(scenario, settings, flown))
+    told(scenario, settings, flown)
 }
 
 /// The same if the plan fits, without remedies: one that does not is known by its memory, and its time is not looked for.
 pub fn predict_if_it_fits(scenario: &Scenario) -> Result<Option<Prediction>, ScenarioError> {
     scenario.simulable()?;
     let settings = Settings { remedies: false, ..Settings::default() };
-    Ok(rounds::fly_if_it_fits(scenario, settings)?.map(|flown| told(scenario, settings, flown)))
+    rounds::fly_if_it_fits(scenario, settings)?.map(|flown| told(scenario, settings, flown)).transpose()
 }
 
 /// What a job that was run says of the scenario.
-fn told(scenario: &Scenario, settings: Settings, flown: Flown) -> Prediction {
+fn told(scenario: &Scenario, settings: Settings, flown: Flown) -> Result<Prediction, ScenarioError> {
     let Flown { flight, evidence, counts, timeline, ranks, memory, .. } = flown;
     let (devices, tightest) = memory;
     let mut memory = devices[tightest].clone();
@@ -200,7 +205,9 @@ fn told(scenario: &Scenario, settings: Settings, flown: Flown) -> Prediction {
         memory.remedies = remedy::find(scenario);
     }
     let stall = stall(&devices, scenario.expandable_segments);
-    let step = timeline.step + stall.time;
+    let apart = scenario.ranks.as_ref().map(|ranks| apart::apart(scenario, ranks, settings)).transpose()?;
+    let (slower, faster) = apart.as_ref().map_or((Time::ZERO, Time::ZERO), |apart| (apart.costs(), apart.gains()));
+    let step = (timeline.step + stall.time + slower).saturating_sub(faster);
     let mut classes = vec![];
     let parts = flight.classes.into_iter().zip(evidence).zip(counts).zip(devices).enumerate();
     for (index, (((program, evidence), counts), memory)) in parts {
@@ -208,7 +215,9 @@ fn told(scenario: &Scenario, settings: Settings, flown: Flown) -> Prediction {
         breakdown.host_bound += stall.time;
         classes.push(Class { program, evidence, counts, memory, breakdown, ranks: ranks[index].len() as u32 });
     }
-    let breakdown = parts::mean(&classes);
+    let mut breakdown = parts::mean(&classes);
+    breakdown.bubble += slower;
+    breakdown.compute = breakdown.compute.saturating_sub(faster);
     let parts = parts::parts(&classes, &timeline, scenario.software.attention);
     let (residual, shares) = trust(&classes, &timeline, stall);
     let kind = Kind::of(scenario);
@@ -229,6 +238,7 @@ fn told(scenario: &Scenario, settings: Settings, flown: Flown) -> Prediction {
         kind,
         alike,
         stall: stall.time,
+        apart,
         breakdown,
         shares,
         parts,
@@ -241,7 +251,7 @@ fn told(scenario: &Scenario, settings: Settings, flown: Flown) -> Prediction {
         answer.unread = unread::unread(scenario, &answer, settings);
         answer.idle = unread::idle(scenario, &answer, settings);
     }
-    answer
+    Ok(answer)
 }
 
 impl Draft {

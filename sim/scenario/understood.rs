@@ -12,6 +12,7 @@ use super::interruptions::{self, Asked};
 use super::machine::{profile, topology};
 use super::measured::{self, Measured};
 use super::places::Places;
+use super::ranks::{self, Ranks};
 use super::reader::{How, Idle, Reader};
 use super::source::Source;
 use super::{batch, experts, gate, idle, limits, model, plain, releases, written};
@@ -82,6 +83,8 @@ pub struct Scenario {
     pub assumptions: Vec<Assumption>,
     /// Keys of the file that change nothing in this plan.
     pub idle: Vec<Idle>,
+    /// How ranks differ from one another, if they do.
+    pub ranks: Option<Ranks>,
     /// What the run has measured, where it has been run.
     pub measured: Option<Measured>,
     /// What the file says of interruptions.
@@ -164,6 +167,7 @@ impl Scenario {
             assumptions: self.assumptions.clone(),
             idle: self.idle.clone(),
             measured: self.measured.clone(),
+            ranks: self.ranks.clone(),
             interruptions: self.interruptions.clone(),
             draft: self.draft.clone(),
             job,
@@ -232,6 +236,7 @@ fn understand(
     };
     idle::find(reader, (runtime, &topology), &job);
     let one_queue = one_queue(reader, scenario, &job, &topology)?;
+    let ranks = ranks::understand(reader, scenario.ranks.as_ref(), &topology)?;
     let interruptions = interruptions::asked(reader, scenario, (&topology, &job))?;
     let tokens = job.tokens();
     let names = (runtime.written(), topology.name.as_str());
@@ -255,6 +260,7 @@ fn understand(
         text: reader.source.text().to_owned(),
         assumptions: std::mem::take(&mut reader.assumptions),
         idle: std::mem::take(&mut reader.idle),
+        ranks,
         measured,
         interruptions,
     })

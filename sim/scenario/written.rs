@@ -13,6 +13,7 @@ mod loss;
 mod megatron;
 mod mesh;
 mod nanotron;
+mod ranks;
 mod sharding;
 mod xla;
 mod zero;
@@ -31,6 +32,7 @@ pub use megatron::{
 };
 pub use mesh::Mesh;
 pub use nanotron::{Engine, Nanotron, TensorMode};
+pub use ranks::{Ranks, Slow, SlowRank};
 pub use sharding::{BackwardPrefetch, Fsdp, Fsdp1, Override, Reshard, ReshardAfterBackward, ReshardMoment, Unit, Wrap};
 pub use xla::{Eight, ExpertExchange, Moment, Xla, XlaAttention};
 pub use zero::{Device as ZeroDevice, OffloadOptimizer, OffloadParam, Zero};
@@ -107,6 +109,8 @@ pub struct Scenario {
     /// Allocator.
     #[serde(default)]
     pub memory: Memory,
+    /// How ranks differ from one another.
+    pub ranks: Option<Spanned<Ranks>>,
     /// What interrupts the training, and what it takes to go on.
     #[serde(default)]
     pub failures: Failures,

@@ -11,7 +11,7 @@ use crate::make::{FILE, TINY};
 pub const WORD: &str = "zzz";
 
 /// Values that take no word of a list: names, sizes with units, tables.
-const OTHERS: [(&str, &[&str]); 48] = [
+const OTHERS: [(&str, &[&str]); 54] = [
     ("activation_checkpointing.policy", &["'none'", "'full'", "'selective_op'", "{ every = 2 }", "{ first = 1 }"]),
     ("batch.global", &["8", "16", "32", "64"]),
     ("batch.global_tokens", &["1024", "4096", "8192", "32768", "65536"]),
@@ -57,6 +57,12 @@ const OTHERS: [(&str, &[&str]); 48] = [
     ("pipeline.layers", &["[1, 3]", "[3, 1]", "[1, 2]", "[2, 2]"]),
     ("pipeline.layers_per_stage", &["1", "2", "3"]),
     ("pipeline.schedule", &["'1F1B'", "'GPipe'", "'Interleaved1F1B'", "'ZBVZeroBubble'", "'ZBH1'", "'zb-h1'"]),
+    ("ranks.draws", &["1", "3"]),
+    ("ranks.host_jitter", &["0.0", "0.05"]),
+    ("ranks.kernel_jitter", &["0.0", "0.05"]),
+    ("ranks.slow", &["{ rank = 0, pace = 0.5 }", "[{ rank = 0, pace = 0.8 }, { rank = 1, pace = 0.9 }]"]),
+    ("ranks.slow_links", &["{ rank = 0, pace = 0.5 }"]),
+    ("ranks.speed", &["'gemm'", "'training'"]),
     ("topology.name", &["'a100-sxm-80gb'", "'tpu-v5e'"]),
     ("topology.nic_bandwidth", &["'10 GB/s'"]),
     ("topology.profile", &["'h200-sxm-141gb'", "'b200-sxm'", "'b200-sxm-throttled'"]),

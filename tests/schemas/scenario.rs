@@ -43,6 +43,12 @@ fn stand_in(what: &str) -> Value {
     }
 }
 
+/// `{ rank = 3, pace = 0.9 }`.
+fn a_slow_rank() -> Value {
+    let properties = json!({"rank": {"type": "integer"}, "pace": {"type": "number"}});
+    json!({"type": "object", "properties": properties, "required": ["rank", "pace"], "additionalProperties": false})
+}
+
 /// A value that is told in words: `true, false, or a number of ranks`.
 fn told(words: &str) -> Value {
     let choice = |words: &str| match words.trim().trim_start_matches("or ").trim() {
@@ -50,6 +56,8 @@ fn told(words: &str) -> Value {
         "false" => json!({"const": false}),
         "a number of ranks" | "a number of steps" | "a number of nodes" => json!({"type": "integer"}),
         "a time" => json!({"type": "string", "examples": ["30 min"]}),
+        "a rank with its pace" => a_slow_rank(),
+        "a list of ranks with their paces" => json!({"type": "array", "items": a_slow_rank()}),
         word => match word.strip_prefix('"').and_then(|word| word.strip_suffix('"')) {
             Some(word) => json!({"const": word}),
             None => panic!("{word:?} is no value that a schema can tell"),

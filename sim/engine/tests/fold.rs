@@ -3,7 +3,9 @@
 
 use super::exchange::{receive, send};
 use super::*;
+use crate::hardware::Uplink;
 use crate::program::{EventId, Instr, ScopeId};
+use crate::units::Bandwidth;
 use proptest::prelude::*;
 
 /// Ranks of a stage.
@@ -163,11 +165,37 @@ pub(super) fn case() -> impl Strategy<Value = (Mesh, Vec<Op>, [u64; 5], Options)
     (mesh, prop::collection::vec(op(), 0..60), prop::array::uniform5(0u64..12), options)
 }
 
+/// Uplinks of a mesh that all ranks of a stage find alike: below one lie halves of stages or one rank of each, and below the next
+/// twice as many.
+fn uplinks(mesh: Mesh) -> Vec<Uplink> {
+    let chips = if mesh.inner { mesh.stages } else { LANES / 2 };
+    let uplink = |(level, chips)| Uplink { level, chips, positions: 1, capacity: Bandwidth(1.0) };
+    [(2, chips), (3, 2 * chips)].map(uplink).to_vec()
+}
+
+/// Costs on these uplinks: groups use them by their number, and no group fills one with all its copies.
+fn on_uplinks(mut costs: Costs, program: &Program, mesh: Mesh) -> Costs {
+    costs.uplinks = uplinks(mesh);
+    let most = f64::from(costs.uplinks[1].chips);
+    let outer =
+        |group: GroupId| [f64::from(1 + group.0 % 4) / (4.0 * most), f64::from(group.0 % 3) / (2.0 * most), 0.0, 0.0];
+    costs.comm.iter_mut().zip(&program.comms).for_each(|(cost, comm)| cost.outer = outer(comm.group));
+    costs.transfer.iter_mut().zip(&program.transfers).for_each(|(cost, of)| cost.outer = outer(of.group));
+    costs
+}
+
 proptest! {
     #[test]
-    fn a_pipeline_folded_to_its_stages_and_a_full_one_agree_to_the_picosecond((mesh, ops, paid, options) in case()) {
+    fn a_pipeline_folded_to_its_stages_and_a_full_one_agree_to_the_picosecond(
+        (mesh, ops, paid, options) in case(),
+        shared in any::<bool>(),
+    ) {
         let programs: Vec<Program> = (0..mesh.stages).map(|stage| write(mesh, &ops, stage)).collect();
-        let costs: Vec<Costs> = programs.iter().zip(0..).map(|(program, stage)| price(program, stage, paid)).collect();
+        let priced = |(program, stage)| {
+            let costs = price(program, stage, paid);
+            if shared { on_uplinks(costs, program, mesh) } else { costs }
+        };
+        let costs: Vec<Costs> = programs.iter().zip(0..).map(priced).collect();
         let classes: Vec<Class<'_>> =
             programs.iter().zip(&costs).map(|(program, costs)| Class { program, costs }).collect();
         let class_of = mesh.class_of();
@@ -214,12 +242,16 @@ proptest! {
         (mesh, mut ops, paid, options) in case(),
         steps in 3u32..7,
         drains in prop::bool::weighted(0.8),
+        shared in any::<bool>(),
     ) {
         if drains {
             drained(&mut ops, mesh.stages);
         }
         let programs: Vec<Program> = (0..mesh.stages).map(|stage| write(mesh, &ops, stage)).collect();
-        let costs: Vec<Costs> = programs.iter().zip(0..).map(|(program, stage)| price(program, stage, paid)).collect();
+        let costs: Vec<Costs> = programs.iter().zip(0..).map(|(program, stage)| {
+            let costs = price(program, stage, paid);
+            if shared { on_uplinks(costs, program, mesh) } else { costs }
+        }).collect();
         let classes: Vec<Class<'_>> =
             programs.iter().zip(&costs).map(|(program, costs)| Class { program, costs }).collect();
         let class_of = mesh.class_of();
@@ -330,4 +362,32 @@ fn a_rank_outside_a_group_cannot_issue_on_it() {
         run(&[0, 0, 1, 0, 0, 0]).expect_err("rank 3 is in the middle").to_string(),
         "rank 3 of class 0 issues on group embedding, to which it does not belong"
     );
+}
+
+/// Two stages of four ranks, each of which gathers over two groups that leave their leaves and fill an uplink together.
+#[test]
+fn stages_on_one_leaf_share_its_uplink_and_those_on_leaves_of_their_own_do_not() {
+    let run = |mesh: Mesh, chips: u32, fold: bool| {
+        let gather = |stage| Op::Inside { stage, stream: 0, group: 1, time: 100 };
+        let programs: Vec<Program> = (0..2).map(|stage| write(mesh, &[gather(0), gather(1)], stage)).collect();
+        let priced = |program: &Program| {
+            let mut costs = price(program, 0, [0; 5]);
+            costs.uplinks = vec![Uplink { level: 2, chips, positions: 1, capacity: Bandwidth(1.0) }];
+            costs.comm.iter_mut().for_each(|cost| (cost.use_of, cost.outer) = ([0.0; 4], [0.5, 0.0, 0.0, 0.0]));
+            costs
+        };
+        let costs: Vec<Costs> = programs.iter().map(priced).collect();
+        let classes: Vec<Class<'_>> =
+            programs.iter().zip(&costs).map(|(program, costs)| Class { program, costs }).collect();
+        let job = Job { classes: &classes, class_of: &mesh.class_of() };
+        simulate_job(job, Options { fold, ..ONCE }).expect("the job runs").step
+    };
+    for fold in [true, false] {
+        // Ranks of both stages lie below each leaf.
+        assert_eq!(run(Mesh { stages: 2, inner: true }, 4, fold), Time(200), "folded: {fold}");
+        // A leaf has ranks of one stage.
+        assert_eq!(run(Mesh { stages: 2, inner: false }, 2, fold), Time(100), "folded: {fold}");
+        // Nothing leaves a leaf of all.
+        assert_eq!(run(Mesh { stages: 2, inner: true }, 8, fold), Time(100), "folded: {fold}");
+    }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::hardware::OUTER;
 use crate::network::Sharing;
 use crate::program::{EventId, Instr};
 use proptest::prelude::*;
@@ -167,7 +168,7 @@ fn work_done(spans: &[Span], costs: &Costs) -> Vec<f64> {
         let mut flows = Vec::new();
         for &index in &running {
             if let What::Comm(id) = spans[index].what {
-                let flow = sharing.add_flow(costs.comm[id.0 as usize].use_of);
+                let flow = sharing.add_flow(costs.comm[id.0 as usize].use_of, [0.0; OUTER]);
                 sharing.cross(flow);
                 flows.push(index);
             }

@@ -37,6 +37,7 @@ impl Scale {
             programs: answer.programs(),
             class_of: answer.class_of.clone(),
             timeline: &answer.timeline,
+            apart: None,
             from_step: None,
         };
         let window = Window::of(&trace);

@@ -210,7 +210,7 @@ fn arrows_join_the_members_of_one_collective() {
     let job = Job { classes: &classes, class_of: &class_of };
     let timeline = simulate_job(job, Options { fold: false, ..RECORDED }).expect("the job runs");
     let programs = vec![&program, &program];
-    let trace = Trace { scenario: "late", programs, class_of, timeline: &timeline, from_step: Some(1) };
+    let trace = Trace { scenario: "late", programs, class_of, timeline: &timeline, apart: None, from_step: Some(1) };
     let (_, events) = written(&trace);
     let mut arrows = BTreeMap::<u64, Vec<(String, u64, u64)>>::new();
     for phase in ["s", "t", "f"] {
@@ -265,7 +265,8 @@ fn arrows_lead_from_the_sender_of_a_message_to_its_receiver() {
         let job = Job { classes: &classes, class_of: &class_of };
         let timeline = simulate_job(job, Options { fold, ..RECORDED }).expect("the job runs");
         let (programs, class_of) = (programs.iter().collect(), class_of.clone());
-        let trace = Trace { scenario: "two stages", programs, class_of, timeline: &timeline, from_step: None };
+        let trace =
+            Trace { scenario: "two stages", programs, class_of, timeline: &timeline, apart: None, from_step: None };
         let (_, events) = written(&trace);
         let names: Vec<&str> = with_phase(&events, "M")
             .filter(|e| e["name"] == "process_name")

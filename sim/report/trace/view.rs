@@ -2,6 +2,7 @@
 
 use crate::engine::{Span, Timeline};
 use crate::program::{Program, StreamId};
+use crate::scenario::predict::Apart;
 use crate::scenario::{Prediction, Scenario};
 use crate::units::Time;
 
@@ -19,6 +20,9 @@ pub struct Trace<'a> {
     /// The run, recorded.
     #[doc(hidden)]
     pub timeline: &'a Timeline,
+    /// What ranks that differ do to the step, if they do.
+    #[doc(hidden)]
+    pub apart: Option<&'a Apart>,
     /// The first step whose spans are shown, from 0; none: the last. Host and memory are those of the last step.
     pub from_step: Option<u32>,
 }
@@ -32,6 +36,7 @@ impl Prediction {
             programs: self.programs(),
             class_of: self.class_of.clone(),
             timeline: &self.timeline,
+            apart: self.apart.as_ref(),
             from_step: None,
         }
     }
@@ -92,7 +97,7 @@ impl<'a> Trace<'a> {
     #[doc(hidden)]
     pub fn new(scenario: &'a str, program: &'a Program, timeline: &'a Timeline) -> Self {
         let class_of = vec![0; program.ranks as usize];
-        Trace { scenario, programs: vec![program], class_of, timeline, from_step: None }
+        Trace { scenario, programs: vec![program], class_of, timeline, apart: None, from_step: None }
     }
 
     /// The first rank of a class, if any.

@@ -7,7 +7,7 @@ use super::row::{Choice, Kind};
 use super::{Key, presets};
 
 /// Keys and values, in the order of the tables.
-const LISTED: [(&str, &str); 125] = [
+const LISTED: [(&str, &str); 132] = [
     ("description", "\"Llama-3.1-8B on one node\""),
     ("runtime", "\"fsdp2\""),
     ("topology.name", "\"h100-sxm-80gb\""),
@@ -121,6 +121,13 @@ const LISTED: [(&str, &str); 125] = [
     ("framework.release", "\"torchtitan 0.3.0\""),
     ("framework.cublas", "\"12.8\""),
     ("framework.device_max_connections", "8"),
+    ("ranks.speed", "\"gemm\""),
+    ("ranks.spread", "0.02"),
+    ("ranks.kernel_jitter", "0.01"),
+    ("ranks.host_jitter", "0.05"),
+    ("ranks.slow", "{ rank = 0, pace = 0.9 }"),
+    ("ranks.slow_links", "{ rank = 0, pace = 0.5 }"),
+    ("ranks.draws", "64"),
     ("failures.rates", "\"llama3-h100\""),
     ("failures.draws", "400"),
     ("failures.seed", "1"),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::route::Routes;
 use crate::cost::{Cost, CostModel, OnNodes, Placed};
 use crate::engine::{CommCost, Costs, KernelCost};
 use crate::hardware::{OnTorus, Topology};
@@ -45,25 +46,29 @@ pub(super) fn costs(
     for ((slot, cost), kernel) in costs.kernel.iter_mut().zip(&kernels).zip(&program.kernels) {
         *slot = KernelCost { time: cost.time, slowdown: model.overlap(&kernel.work), share: share(kernel, model) };
     }
+    costs.uplinks = scenario.topology.uplinks();
+    let mut routes = Routes::new(&scenario.topology, &costs.uplinks);
     let mut comms = vec![];
     for (slot, comm) in costs.comm.iter_mut().zip(&program.comms) {
         let group = program.group(comm.group);
-        let cost = model.collective(comm, placed(scenario, group));
+        let cost = model.collective_by(comm, placed(scenario, group), routes.of(comm.group, group, ranks));
         let mut use_of = [0.0; LEVELS];
         use_of[0] = cost.inside;
         use_of[1] = cost.across;
-        *slot = CommCost { time: cost.time, use_of };
+        *slot = CommCost { time: cost.time, use_of, outer: cost.outer };
         comms.push(Cost { time: cost.time, spread: cost.spread, basis: cost.basis });
     }
     let mut transfers = vec![];
     for (slot, transfer) in costs.transfer.iter_mut().zip(&program.transfers) {
         let Transfer { group, bytes, dtype, .. } = *transfer;
         let message = Comm { kind: Collective::SendRecv, group, bytes, dtype };
-        let cost = model.collective(&message, between(&scenario.topology, program, transfer, ranks));
+        let placed = between(&scenario.topology, program, transfer, ranks);
+        let route = routes.between(group, program.group(group), transfer, ranks);
+        let cost = model.collective_by(&message, placed, route);
         let mut use_of = [0.0; LEVELS];
         use_of[0] = cost.inside;
         use_of[1] = cost.across;
-        *slot = CommCost { time: cost.time, use_of };
+        *slot = CommCost { time: cost.time, use_of, outer: cost.outer };
         transfers.push(Cost { time: cost.time, spread: cost.spread, basis: cost.basis });
     }
     let weakest = |exchange: &Vec<TransferId>| {

@@ -22,6 +22,7 @@ pub use known::Floors;
 
 use crate::runtime::Parts;
 use crate::scenario::Scenario;
+use crate::units::Time;
 
 impl Floors {
     /// What a scenario's plan needs at least.
@@ -29,10 +30,12 @@ impl Floors {
         if scenario.job.refuses().is_some() {
             return Floor::default();
         }
-        match scenario.job.parts() {
+        let floor = match scenario.job.parts() {
             Parts::Split(split) => stages::floor(self, scenario, split),
             Parts::Whole(job) if job.pipeline.is_some() => Floor::default(),
             Parts::Whole(_) | Parts::Compiled(_) => whole::floor(self, scenario),
-        }
+        };
+        // Ranks at a pace of their own may be faster than the profile, which times are bounded by.
+        if scenario.ranks.is_some() { Floor { step: Time::ZERO, ..floor } } else { floor }
     }
 }

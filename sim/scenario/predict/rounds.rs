@@ -12,7 +12,7 @@ use super::memory::{self, DeviceMemory};
 use super::parts::Counts;
 use super::settings::Settings;
 use crate::cost::CostModel;
-use crate::engine::{self, EngineError, Options, Prepared, Timeline};
+use crate::engine::{self, Costs, EngineError, Options, Prepared, Timeline};
 use crate::runtime::megatron::CudaGraphs;
 use crate::runtime::{Flight, Parts, Plan};
 use crate::scenario::error::ScenarioError;
@@ -214,14 +214,16 @@ fn host_keeps_up(near: &Flown, far: &Flown) -> bool {
     near.host_work.iter().zip(&far.host_work).all(|(&near, &far)| far.saturating_sub(near) <= round)
 }
 
-/// Runs programs as told; replays their memory beside that, if asked for.
-fn run<T: Send>(
-    scenario: &Scenario,
-    flight: Flight,
-    (settings, memory): (Settings, bool),
-    run: impl FnOnce(Prepared<'_>) -> Result<T, EngineError> + Send,
-) -> Result<Flown<T>, ScenarioError> {
-    scenario.simulated(&flight, settings)?;
+/// The programs of a job, priced, by class.
+pub(super) struct Priced {
+    pub(super) costs: Vec<Costs>,
+    evidence: Vec<Evidence>,
+    counts: Vec<Counts>,
+    ranks: Vec<Vec<u32>>,
+}
+
+/// Asks what all parts of a job cost.
+pub(super) fn price(scenario: &Scenario, flight: &Flight) -> Result<Priced, ScenarioError> {
     let model = CostModel::new(&scenario.profile, scenario.regime).with(scenario.software);
     let mut known = costs::Known::new();
     let mut ranks = vec![vec![]; flight.classes.len()];
@@ -236,6 +238,18 @@ fn run<T: Send>(
         priced.push(costs);
         evidence.push(why);
     }
+    Ok(Priced { costs: priced, evidence, counts, ranks })
+}
+
+/// Runs programs as told; replays their memory beside that, if asked for.
+fn run<T: Send>(
+    scenario: &Scenario,
+    flight: Flight,
+    (settings, memory): (Settings, bool),
+    run: impl FnOnce(Prepared<'_>) -> Result<T, EngineError> + Send,
+) -> Result<Flown<T>, ScenarioError> {
+    scenario.simulated(&flight, settings)?;
+    let Priced { costs: priced, evidence, counts, ranks } = price(scenario, &flight)?;
     let options = Options { fold: settings.fold, record: settings.record, ..Options::default() };
     let classes = flight.classes.iter().zip(&priced);
     let classes: Vec<_> = classes.map(|(program, costs)| engine::Class { program, costs }).collect();

@@ -13,15 +13,11 @@ use crate::scenario::understood::Scenario;
 const ALWAYS_READ: &str = "chip.memory";
 
 /// Numbers that no prediction reads: what they are about is in the times that were measured.
-const NEVER_READ: [&str; 7] = [
-    "chip.memory_bandwidth",
-    "chip.l2",
-    "chip.power",
-    "chip.clock",
-    "chip.host_bandwidth",
-    "node.host_cores",
-    "price.usd_per_chip_hour",
-];
+const NEVER_READ: [&str; 5] =
+    ["chip.l2", "chip.clock", "chip.host_bandwidth", "node.host_cores", "price.usd_per_chip_hour"];
+
+/// Numbers that count where a profile is carried over to another chip than it was measured on.
+const READ_IF_CARRIED: [&str; 2] = ["chip.memory_bandwidth", "chip.power"];
 
 /// All that is predicted, but what would make the plan fit.
 fn predicted(answer: &Prediction) -> String {
@@ -63,14 +59,24 @@ pub(super) fn unread(scenario: &Scenario, answer: &Prediction, settings: Setting
     let mut text = topology.text.clone();
     let mut unread = vec![];
     for Fact { name, .. } in changed {
-        let why = if NEVER_READ.contains(&name.as_str()) || name.ends_with(".latency") {
-            format!("times come from what was measured, in the profile {}", scenario.profile.name)
+        let measured = || format!("times come from what was measured, in the profile {}", scenario.profile.name);
+        let why = if NEVER_READ.contains(&name.as_str()) {
+            measured()
         } else {
-            let others = topology.changed(&text, name, shipped.as_ref());
+            // The shipped number may not fit the levels around it: then half and twice as much are asked about.
+            let fitting = |other: Option<&Topology>| {
+                let others = topology.changed(&text, name, other);
+                others.into_iter().filter(|text| scenario.draft.tried(Some(text)).is_ok()).collect::<Vec<_>>()
+            };
+            let others = Some(fitting(shipped.as_ref())).filter(|others| !others.is_empty());
+            let others = others.unwrap_or_else(|| fitting(None));
             let Some(last) = others.last().filter(|_| others.iter().all(same)) else { continue };
             // The next number is asked about on the machine without this one: together they may change something.
             text.clone_from(last);
-            "this plan is predicted alike without the change".to_owned()
+            match READ_IF_CARRIED.contains(&name.as_str()) {
+                true => measured(),
+                false => "this plan is predicted alike without the change".to_owned(),
+            }
         };
         unread.push(Idle { key: name.clone(), why });
     }

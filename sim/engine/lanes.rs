@@ -1,0 +1,128 @@
+//! All ranks of a job at once, each at its own pace: a second engine, without a queue.
+//!
+//! Ranks that differ cannot be folded, and the event loop on all of them takes minutes for a large cluster. But the program is static:
+//! what waits for what is known before anything runs. So the job is first run folded, with all ranks alike, and it is noted how long each
+//! kernel, collective and message took: slowdowns and shared links included. Then the order of everything is written down once, as a
+//! *tape* of ticks (`tape.rs`, `compile.rs`), and the tape is played over arrays of ranks (`play.rs`). Times are vectors:
+//!
+//! ```text
+//! kernel       end = max(end of the one before, issued) + stretch of the rank × duration
+//! event wait   end = max(end of the one before, event)
+//! collective   end = max over its members' arrivals     + stretch of the slowest link × duration
+//! message      end = max(sender's arrival, receiver's)  + the same
+//! host call    due = due + stretch of the host × cost, and not before a full stream has room
+//! ```
+//!
+//! **How exact.** Where ranks are alike, this is the event loop's answer to the picosecond. Where they differ, starts and waits are exact,
+//! and a duration is the alike rank's times the stretch: kernels overlap with as much communication as they did there. Runs of all ranks in
+//! the event loop say what that leaves out (`tests/lanes.rs`).
+
+mod compile;
+mod members;
+mod noise;
+mod play;
+mod tape;
+
+use rand::rngs::ChaCha8Rng;
+
+use crate::units::Time;
+
+use super::ranks::{Jitter, RankPace};
+use super::state::Engine;
+use super::{EngineError, Job, Options, Timeline};
+use members::Members;
+use noise::Noise;
+use play::Player;
+pub use tape::Met;
+use tape::{Durations, Tape};
+
+/// Steps up to this long are simulated: floats count picoseconds exactly up to here.
+const LONGEST: f64 = 4_503_599_627_370_496.0;
+
+/// A job that is ready to be played at any paces.
+#[derive(Debug)]
+pub struct Lanes {
+    tape: Tape,
+    members: Members,
+    durations: Vec<Durations>,
+    steps: usize,
+    ranks: usize,
+    /// The run with all ranks alike.
+    pub alike: Timeline,
+}
+
+/// What ranks at paces of their own do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Played {
+    /// The last step \[ps\].
+    pub step: Time,
+    /// The end of each step \[ps\].
+    pub ends: Vec<Time>,
+    /// How long each rank waited for others in the last step, by group \[ps\]. A message is counted with the group it is sent in.
+    pub waits: Vec<(String, Vec<Time>)>,
+    /// What watched ranks met others for in the last step, in order.
+    pub met: Vec<Met>,
+}
+
+impl Lanes {
+    /// Runs a job with all ranks alike and writes its tape.
+    pub fn of(job: Job<'_>, options: Options) -> Result<Lanes, EngineError> {
+        let options = Options { record: false, fold: true, ..options };
+        super::check::check(job, options)?;
+        let engine = Engine::new(job, options);
+        let classes: Vec<u32> = (0..job.classes.len() as u32).collect();
+        if !engine.exchanges.is_even(&classes, &engine.plans) {
+            return Err(EngineError::Uneven);
+        }
+        let (alike, noted, plans) = engine.noting()?;
+        let tape = compile::compile(job, &plans, options).ok_or(EngineError::Uneven)?;
+        let steps = options.steps as usize;
+        let durations = Durations::of(&noted, &plans, steps);
+        let members = Members::of(job, &tape);
+        Ok(Lanes { tape, members, durations, steps, ranks: job.class_of.len(), alike })
+    }
+
+    /// Ranks of the job.
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// Plays the steps with a pace for each rank. None if they take longer than 75 minutes.
+    ///
+    /// # Panics
+    /// If there are not as many paces as ranks.
+    pub fn play(&self, paces: &[RankPace]) -> Option<Played> {
+        self.play_watching(paces, None::<(Jitter, fn(u32) -> ChaCha8Rng)>, &[])
+    }
+
+    /// The same with times that vary, each rank by a stream of random numbers, and with ranks that are watched.
+    ///
+    /// # Panics
+    /// If there are not as many paces as ranks.
+    pub fn play_watching(
+        &self,
+        paces: &[RankPace],
+        varying: Option<(Jitter, impl Fn(u32) -> ChaCha8Rng)>,
+        watched: &[u32],
+    ) -> Option<Played> {
+        assert_eq!(paces.len(), self.ranks, "a pace for each rank");
+        let noise = varying.map(|(jitter, stream)| Noise::new(jitter, &self.members, stream));
+        let mut player = Player::new(&self.tape, &self.members, (paces, noise), self.steps);
+        player.watch(watched);
+        let mut ends = vec![];
+        for (step, durations) in self.durations.iter().enumerate() {
+            ends.push(player.step(durations, step + 1 == self.steps));
+        }
+        let last = *ends.last()?;
+        if last >= LONGEST {
+            return None;
+        }
+        let before = ends.len().checked_sub(2).map_or(0.0, |at| ends[at]);
+        Some(Played {
+            step: Time((last - before) as u64),
+            ends: ends.iter().map(|&end| Time(end as u64)).collect(),
+            waits: player.waits(),
+            met: player.met(before),
+        })
+    }
+}

@@ -1,0 +1,194 @@
+//! What ranks that differ do to a step: every rank at a pace of its own, cluster by cluster that is drawn.
+//!
+//! The job is run once with all ranks alike, and once for each draw with a pace for each rank ([`Lanes`]). What a draw's step takes
+//! longer is what its stragglers cost.
+
+use rayon::prelude::*;
+
+use super::rounds::{self, Priced};
+use super::settings::Settings;
+use crate::engine::lanes::{Lanes, Met, Played};
+use crate::engine::{self, Class, EngineError, Job, Options, RankPace};
+use crate::scenario::error::ScenarioError;
+use crate::scenario::ranks::Ranks;
+use crate::scenario::understood::Scenario;
+use crate::units::Time;
+
+/// Ranks from which on clusters are drawn one after the other: the times of all of them fill some hundred megabytes.
+const LARGE: usize = 4096;
+/// Slow ranks of which is asked what they cost.
+const ASKED: usize = 4;
+/// How many of them are told.
+const TOLD: usize = 3;
+
+/// What ranks that differ do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Apart {
+    /// The step if all ranks were alike \[ps\].
+    pub alike: Time,
+    /// The step of each cluster that was drawn, the shortest first \[ps\].
+    pub steps: Vec<Time>,
+    /// In the cluster of the middle: how long ranks wait for others in each group, the longest first.
+    pub waits: Vec<Waits>,
+    /// In the cluster of the middle: ranks for which the others wait.
+    pub slow: Vec<SlowRank>,
+    /// What these meet others for in the last step, if the run is recorded; groups are those of `met_in`.
+    #[doc(hidden)]
+    pub met: Vec<Met>,
+    #[doc(hidden)]
+    pub met_in: Vec<String>,
+    /// Who says how chips differ; none if only known ranks do.
+    pub source: Option<String>,
+}
+
+/// How long ranks wait for others in a group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Waits {
+    /// The group.
+    pub group: String,
+    /// The mean of all ranks \[ps\].
+    pub mean: Time,
+    /// What it is if all ranks are alike \[ps\].
+    pub alike: Time,
+}
+
+/// A rank for which others wait.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SlowRank {
+    /// Which.
+    pub rank: u32,
+    /// How much longer than the profile says its kernels take, as a share.
+    pub kernels: f64,
+    /// The same of its links.
+    pub links: f64,
+    /// By how much the step is shorter if it is as the profile \[ps\].
+    pub costs: Time,
+}
+
+impl Apart {
+    /// The step that a share of the clusters is faster than \[ps\].
+    pub fn quantile(&self, share: f64) -> Time {
+        let last = self.steps.len().saturating_sub(1);
+        let at = (share * last as f64).round() as usize;
+        self.steps.get(at.min(last)).copied().unwrap_or(self.alike)
+    }
+
+    /// The step of the middle \[ps\].
+    pub fn median(&self) -> Time {
+        self.quantile(0.5)
+    }
+
+    /// What stragglers cost: the step of the middle, less the step if all ranks were alike \[ps\]. Zero where ranks are faster than the
+    /// profile.
+    pub fn costs(&self) -> Time {
+        self.median().saturating_sub(self.alike)
+    }
+
+    /// What ranks that are faster than the profile gain \[ps\].
+    pub fn gains(&self) -> Time {
+        self.alike.saturating_sub(self.median())
+    }
+}
+
+/// Draws the clusters of a scenario whose ranks differ, and runs each.
+pub(super) fn apart(scenario: &Scenario, ranks: &Ranks, settings: Settings) -> Result<Apart, ScenarioError> {
+    let plain = Settings { record: false, ..settings };
+    let too_long = || scenario.too_long(plain);
+    let lanes = on_job(scenario, plain, Lanes::of)?;
+    let count = lanes.ranks() as u32;
+    let play = |draw: u32, paces: &[RankPace], watched: &[u32]| {
+        let varying = (!ranks.jitter.is_none()).then(|| (ranks.jitter, ranks.noise(draw)));
+        lanes.play_watching(paces, varying, watched).ok_or_else(too_long)
+    };
+    let draw = |draw: u32| play(draw, &ranks.paces(count, draw), &[]).map(|played| (played.step, draw));
+    let draws = 0..ranks.draws();
+    let mut steps: Vec<(Time, u32)> = match lanes.ranks() < LARGE {
+        true => draws.into_par_iter().map(draw).collect::<Result<_, _>>()?,
+        false => draws.map(draw).collect::<Result<_, _>>()?,
+    };
+    steps.sort_unstable();
+    let middle = steps[(steps.len() - 1) / 2].1;
+    let mut apart = Apart {
+        alike: lanes.alike.step,
+        steps: steps.into_iter().map(|(step, _)| step).collect(),
+        waits: vec![],
+        slow: vec![],
+        met: vec![],
+        met_in: vec![],
+        source: ranks.speed.as_ref().map(|speed| speed.source.clone()),
+    };
+    // The rest is for a person to read.
+    if settings.remedies || settings.record {
+        let paces = ranks.paces(count, middle);
+        apart.slow = slow(&paces, apart.median(), |paces| play(middle, paces, &[]))?;
+        let watched: Vec<u32> = apart.slow.iter().filter(|_| settings.record).map(|slow| slow.rank).collect();
+        let played = play(middle, &paces, &watched)?;
+        let alike = lanes.play(&vec![RankPace::NONE; lanes.ranks()]).ok_or_else(too_long)?;
+        apart.waits = waits(&played, &alike);
+        (apart.met, apart.met_in) = (played.met, played.waits.into_iter().map(|(group, _)| group).collect());
+    }
+    Ok(apart)
+}
+
+/// What is found on a scenario's job, all micro-batches of it, with its costs.
+fn on_job<T>(
+    scenario: &Scenario,
+    settings: Settings,
+    find: impl FnOnce(Job<'_>, Options) -> Result<T, EngineError>,
+) -> Result<T, ScenarioError> {
+    let flight = scenario.written(&scenario.job, scenario.most(settings)).map_err(|_| scenario.too_long(settings))?;
+    let Priced { costs, .. } = rounds::price(scenario, &flight)?;
+    let classes: Vec<Class<'_>> =
+        flight.classes.iter().zip(&costs).map(|(program, costs)| Class { program, costs }).collect();
+    let job = Job { classes: &classes, class_of: &flight.class_of };
+    find(job, Options::default()).map_err(|error| ScenarioError::Engine(Box::new(error)))
+}
+
+/// The step of a scenario with a pace for each rank: as [`Lanes`] play it, and as the event loop on all ranks runs it.
+#[doc(hidden)]
+pub fn both_ways(scenario: &Scenario, paces: &[RankPace]) -> Result<(Option<Time>, Time), ScenarioError> {
+    on_job(scenario, Settings::default(), |job, options| {
+        let played = Lanes::of(job, options)?.play(paces).map(|played| played.step);
+        Ok((played, engine::simulate_ranks(job, paces, options)?.step))
+    })
+}
+
+/// The ranks that cost the step most, if each alone were as the profile.
+fn slow(
+    paces: &[RankPace],
+    step: Time,
+    play: impl Fn(&[RankPace]) -> Result<Played, ScenarioError>,
+) -> Result<Vec<SlowRank>, ScenarioError> {
+    let worst = |pace: &RankPace| {
+        let factors = [pace.compute, pace.memory, pace.link].map(|stretch| stretch.factor());
+        factors.into_iter().fold(1.0, |most, factor| if factor > most { factor } else { most })
+    };
+    let mut order: Vec<usize> = (0..paces.len()).filter(|&rank| worst(&paces[rank]) > 1.0).collect();
+    order.sort_by(|&a, &b| worst(&paces[b]).total_cmp(&worst(&paces[a])).then(a.cmp(&b)));
+    let mut slow = vec![];
+    for rank in order.into_iter().take(ASKED) {
+        let mut without = paces.to_vec();
+        without[rank] = RankPace::NONE;
+        let costs = step.saturating_sub(play(&without)?.step);
+        let RankPace { compute, link, .. } = paces[rank];
+        slow.push(SlowRank { rank: rank as u32, kernels: compute.factor() - 1.0, links: link.factor() - 1.0, costs });
+    }
+    slow.sort_by(|a, b| b.costs.cmp(&a.costs));
+    slow.truncate(TOLD);
+    Ok(slow)
+}
+
+fn waits(played: &Played, alike: &Played) -> Vec<Waits> {
+    let mean = |waits: &Vec<Time>| {
+        let sum: u128 = waits.iter().map(|wait| u128::from(wait.0)).sum();
+        Time((sum / waits.len().max(1) as u128) as u64)
+    };
+    let mut waits: Vec<Waits> = played
+        .waits
+        .iter()
+        .zip(&alike.waits)
+        .map(|((group, waits), (_, alike))| Waits { group: group.clone(), mean: mean(waits), alike: mean(alike) })
+        .collect();
+    waits.sort_by(|a, b| b.mean.cmp(&a.mean).then(a.group.cmp(&b.group)));
+    waits
+}
