@@ -1,5 +1,6 @@
 //! Questions that take many predictions: how long a sequence fits ([`mod@ceiling`], and [`variants`] of it side by side),
-//! what makes two runs differ ([`mod@compare`]), and what every combination of some keys' values does ([`mod@sweep`]).
+//! what makes two runs differ ([`mod@compare`]), and what every combination of some keys' values does ([`mod@sweep`]). And one that takes
+//! many trainings: what is left of their time once they are interrupted ([`mod@goodput`]).
 //!
 //! Every answer is made of real predictions of an edited file ([`Draft`](crate::scenario::Draft)), so that `windtunnel run` on
 //! that file says the same. Predictions may run side by side; what comes out does not depend on how many do. To ask another question: a
@@ -8,9 +9,12 @@
 pub mod ceiling;
 pub mod compare;
 mod fixed;
+pub mod goodput;
 pub mod plan;
 mod plot;
 mod point;
+mod prices;
+mod quantity;
 pub mod sweep;
 mod tick;
 pub mod values;

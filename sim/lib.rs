@@ -105,8 +105,8 @@ pub mod machine {
 pub mod json {
     #[doc(inline)]
     pub use crate::report::layout::{
-        Breakdown, FORMAT, KeyWithoutEffect, Live, Memory, Mfu, Model, Part, Phase, Question, Remedy, RunsLikeIt,
-        SCHEMA, Stage, StartUp, Topology,
+        Breakdown, FORMAT, Interrupted, KeyWithoutEffect, Live, Memory, Mfu, Model, Money, Part, Percentiles, Phase,
+        Question, Remedy, RunsLikeIt, SCHEMA, SavedState, SpentOn, Stage, StartUp, Topology, Training, TriedInterval,
     };
 }
 
@@ -127,6 +127,8 @@ pub mod cost;
 pub mod engine;
 #[cfg_attr(all(doc, not(internals)), doc(hidden))]
 pub mod explore;
+#[cfg_attr(all(doc, not(internals)), doc(hidden))]
+pub mod failures;
 #[cfg_attr(all(doc, not(internals)), doc(hidden))]
 pub mod files;
 #[cfg_attr(all(doc, not(internals)), doc(hidden))]

@@ -8,6 +8,7 @@
 
 pub mod eager;
 pub mod internevo;
+mod kept;
 pub mod megatron;
 pub mod nanotron;
 pub mod optimizer;
@@ -16,6 +17,7 @@ pub mod xla;
 pub mod zero;
 
 pub use internevo::InternEvoPlan;
+pub use kept::Kept;
 pub use megatron::MegatronPlan;
 pub use nanotron::NanotronPlan;
 pub use torch::TorchPlan;

@@ -9,6 +9,7 @@
 
 mod finite;
 mod physical;
+mod span;
 
 use std::fmt;
 use std::iter::Sum;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 pub use finite::Finite;
 pub use physical::physical;
+pub use span::Span;
 
 /// A number of bytes \[B\].
 ///

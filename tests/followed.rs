@@ -19,7 +19,9 @@ struct At {
 }
 
 /// Tables of a scenario: a key that begins with one is written in full, any other stands beside the key refused.
-const TABLES: [&str; 22] = [
+const TABLES: [&str; 24] = [
+    "failures",
+    "checkpoint",
     "topology",
     "model",
     "mesh",

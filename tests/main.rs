@@ -35,6 +35,7 @@ mod followed;
 mod fp8;
 mod frameworks;
 mod global_batch;
+mod goodput;
 mod graphs;
 mod grouped;
 mod handed_on;

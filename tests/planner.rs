@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use serde_json::Value;
+use windtunnel::explore::goodput::{self, Length};
 use windtunnel::explore::plan::{Answer, Request, json, plan, text};
 use windtunnel::scenario::predict;
 use windtunnel::scenario::predict::Settings;
@@ -54,6 +55,30 @@ fn days_and_money_are_their_closed_forms() {
         let days = bill.days.unwrap();
         assert!(days.low <= days.value && days.value <= days.high);
     }
+}
+
+/// With interruptions days and money are longer by the goodput, which is what `run --for` says of the plan; the ranking stays.
+#[test]
+fn interruptions_lengthen_days_and_money_and_change_no_step() {
+    let plain = ask(SMALL, false);
+    let often = SMALL.replace("[set]", "[set]\n\"failures.mean_time_between\" = \"5 h\"");
+    let answer = ask(&often, false);
+    assert!(answer.request.interrupted && !plain.request.interrupted);
+    let pairs = plain.sites[0].ranked.iter().zip(&answer.sites[0].ranked);
+    for (rank, (one, other)) in pairs.enumerate() {
+        let goodput = other.plan.goodput;
+        assert_eq!(one.plan.step, other.plan.step);
+        assert!((0.8..0.99).contains(&goodput), "{goodput}");
+        let days = [one, other].map(|ranked| ranked.bill.days.unwrap().value);
+        assert!((days[0] / days[1] / goodput - 1.0).abs() < 1e-9, "{days:?} {goodput}");
+        let scenario = answer.draft(0, rank).expect("ranked").scenario().expect("it was simulated");
+        let alone = predict(&scenario, Settings { remedies: false, ..Settings::default() }).unwrap();
+        let training = goodput::goodput(&scenario, &alone, Length::Tokens(200e9), &|| ()).unwrap();
+        assert!((training.goodput.p5..=training.goodput.p95).contains(&goodput), "{goodput} {:?}", training.goodput);
+    }
+    let (plain, interrupted) = (json::report(&plain), json::report(&answer));
+    assert!(plain["machines"][0]["plans"][0].get("goodput").is_none());
+    assert!(interrupted["machines"][0]["plans"][0]["goodput"].as_f64().is_some());
 }
 
 /// The ranked plans of an answer, by what they are.

@@ -160,6 +160,8 @@ class Plan(Layout):
     """The limits of days and money that the plan breaks, in words."""
     scenario_text: str = field(repr=False)
     """The plan as the text of a scenario file. Its paths count from the working directory."""
+    goodput: Optional[float] = None
+    """The expected share of time in steps that count; None unless the request counts interruptions (``interrupted``)."""
 
     @cached_property
     def scenario(self) -> dict[str, Any]:
@@ -305,6 +307,7 @@ def _plan(machine: int, report: Mapping[str, Any]) -> Plan:
         **{name: report[name] for name in own},
         bill=Bill(**bill),
         scenario_text=report["scenario"],
+        goodput=report.get("goodput"),
     )
 
 

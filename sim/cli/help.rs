@@ -42,7 +42,7 @@ pub const WINDTUNNEL: &str = help!(
 pub const RUN: &str = help!(
     "  windtunnel run scenarios/llama3.1-8b-fsdp2-8xh100.toml
   windtunnel run my.toml --fail-if-oom --json report.json
-  windtunnel run my.toml --trace step.json",
+  windtunnel run my.toml --for 2T-tokens",
     "    0  the prediction was made
     1  with --fail-if-oom: the plan does not fit, or whether it fits is unknown"
 );

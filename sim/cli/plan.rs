@@ -58,6 +58,9 @@ pub struct Args {
     /// The most money for them, such as 2M.
     #[arg(long, value_name = "MONEY")]
     money: Option<String>,
+    /// Count interruptions, checkpoints and restarts in days and money. --set failures.rates=… does so, too.
+    #[arg(long)]
+    interrupted: bool,
     /// How many plans to rank (default: 10).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..))]
     top: Option<i64>,
@@ -176,6 +179,9 @@ fn flags(args: &Args, keys: &mut Table) -> Result<(), Failure> {
     }
     if let Some(sequence) = args.sequence {
         keys.insert("sequence".to_owned(), sequence.into());
+    }
+    if args.interrupted {
+        keys.insert("interrupted".to_owned(), true.into());
     }
     if let Some(top) = args.top {
         keys.insert("top".to_owned(), top.into());

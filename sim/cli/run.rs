@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
 use super::{Failure, Json, Outcome, Written, output, width};
+use windtunnel::explore::goodput::{self, Length};
 use windtunnel::files::{self, Output};
+use windtunnel::report::layout::Training;
 use windtunnel::report::{html, text};
 use windtunnel::scenario::advice::Advice;
 use windtunnel::scenario::predict::{Settings, Verdict};
@@ -42,6 +44,10 @@ pub struct Args {
     /// Simulate single changes: those that would make the run faster, and other values of what the file does not state.
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     changes: Changes,
+    /// Say how long a whole training takes and what it costs, once interruptions, checkpoints and restarts are counted: for a time
+    /// (54d, 36h, 3w) or a number of tokens (2T-tokens).
+    #[arg(long = "for", value_name = "LENGTH")]
+    length: Option<String>,
     /// Exit with 1 if the plan does not fit in memory, or if whether it does is unknown.
     #[arg(long)]
     fail_if_oom: bool,
@@ -61,7 +67,11 @@ enum Changes {
 pub fn run(args: &Args) -> Outcome {
     let (json, trace) = (Json::open(args.json.as_ref())?, output(args.trace.as_ref())?);
     let page = output(args.html.as_ref())?;
+    let length = args.length.as_deref().map(Length::parse).transpose().map_err(Failure::input)?;
     let mut scenario = Scenario::load(&args.scenario).map_err(Failure::input)?;
+    if length.is_some() {
+        scenario.read_interruptions();
+    }
     if let Some(draws) = args.draws {
         let file = scenario.file.clone();
         let ranks = scenario.ranks.as_mut().filter(|ranks| !ranks.is_certain());
@@ -71,14 +81,16 @@ pub fn run(args: &Args) -> Outcome {
     let bar = files::spinner("simulating");
     let answer = predict(&scenario, settings).map_err(Failure::input)?;
     bar.finish_and_clear();
+    let training = length.map(|length| training(&scenario, &answer, length)).transpose()?;
+    let training = training.as_ref();
     let mut written = write_trace(trace, &scenario, &answer);
     if let Some(file) = page {
-        written.write(file, &html::page(&scenario, &answer), ": open it in a browser");
+        written.write(file, &html::page_with(&scenario, &answer, training), ": open it in a browser");
     }
     let advice = advice(args.changes, &scenario, &answer);
     let (verbose, all_conventions, advice) = (args.verbose, args.mfu_all, advice.as_ref());
-    let detail = text::Detail { all_conventions, verbose, advice, width: width(), colour: colour() };
-    let as_json = || answer.report(&scenario).with(advice).json();
+    let detail = text::Detail { all_conventions, verbose, advice, training, width: width(), colour: colour() };
+    let as_json = || answer.report(&scenario).with(advice).training(training).json();
     json.finish_with(written, || text::report(&scenario, &answer, detail), as_json)?;
     match (args.fail_if_oom, answer.memory.verdict()) {
         (true, Verdict::Unknown) => {
@@ -96,6 +108,15 @@ fn nothing_drawn(file: &str) -> String {
     format!(
         "--draws has nothing to draw from: {file} has no ranks.speed, ranks.spread or jitter\nwrite [ranks] and speed = \"gemm\""
     )
+}
+
+/// Draws whole trainings.
+fn training(scenario: &Scenario, answer: &Prediction, length: Length) -> Result<Training, Failure> {
+    let style = "{bar:30} {pos} of {len} trainings drawn, {eta} left";
+    let bar = files::bar(Some(goodput::drawn(scenario)), style);
+    let training = goodput::goodput(scenario, answer, length, &|| bar.inc(1)).map_err(Failure::input);
+    bar.finish_and_clear();
+    training
 }
 
 /// Simulates single changes, if it was asked for or takes no time to speak of.

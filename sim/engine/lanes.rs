@@ -107,8 +107,7 @@ impl Lanes {
         let steps = self.durations.steps();
         let mut player = Player::new(&self.tape, &self.members, (paces, noise), steps);
         player.watch(watched);
-        let ends: Vec<f64> =
-            (0..steps).map(|step| player.step((&self.durations, step), step + 1 == steps)).collect();
+        let ends: Vec<f64> = (0..steps).map(|step| player.step((&self.durations, step), step + 1 == steps)).collect();
         let last = *ends.last()?;
         if last >= LONGEST {
             return None;

@@ -18,8 +18,6 @@ pub mod json;
 mod money;
 mod nearest;
 mod planned;
-mod prices;
-mod quantity;
 mod request;
 mod search;
 mod site;
@@ -36,13 +34,14 @@ pub use error::PlanError;
 pub use figures::Figures;
 pub use money::{Bill, Interval};
 pub use planned::Planned;
-pub use prices::Price;
 pub use request::{Limits, Request};
 pub use search::{Counts, Found, Progress, Search, Simulated, Told};
 pub use site::Site;
 pub use space::Keys;
 pub use sure::TIE;
 pub use worker::Worker;
+
+pub use super::prices::Price;
 
 use crate::scenario::Draft;
 use crate::scenario::predict::Floors;

@@ -17,10 +17,12 @@ mod scale;
 mod tests;
 mod time;
 mod timeline;
+mod training;
 mod verdict;
 
 use maud::html;
 
+use super::layout::Training;
 use super::page::scripted;
 use crate::scenario::{Prediction, Scenario};
 
@@ -29,7 +31,12 @@ const SCRIPT: &str = include_str!("html/timeline.js");
 
 /// The page.
 pub fn page(scenario: &Scenario, answer: &Prediction) -> String {
-    let report = answer.report(scenario);
+    page_with(scenario, answer, None)
+}
+
+/// The page, with the training that the step is part of if it was asked for.
+pub fn page_with(scenario: &Scenario, answer: &Prediction, of: Option<&Training>) -> String {
+    let report = answer.report(scenario).training(of);
     let recorded = recorded::Recorded::of(scenario, answer);
     let body = html! {
         h1 { (scenario.description) }
@@ -37,6 +44,10 @@ pub fn page(scenario: &Scenario, answer: &Prediction) -> String {
         (verdict::sentence(answer))
         (verdict::tiles(scenario, answer, &report))
         (verdict::remedies(answer))
+        @if let Some(of) = of {
+            h2 id="training" { "The whole training, interrupted" }
+            (training::section(of))
+        }
         h2 id="timeline" { "Timeline of a step" }
         @match &recorded {
             Ok(recorded) => (timeline::section(recorded)),

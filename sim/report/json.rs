@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::layout::{
     Change, Changes, Default, FORMAT, GroupWaits, KeyWithoutEffect, Live, Memory, Mfu, Model, Part, Phase, Question,
-    Ranks, Remedy, Report, RunsLikeIt, SlowRank, Topology,
+    Ranks, Remedy, Report, RunsLikeIt, SlowRank, Topology, Training,
 };
 use super::{pipeline, start_up};
 use crate::scenario::advice::{Advice, Moved, Tried};
@@ -21,6 +21,12 @@ impl Report {
     #[must_use]
     pub fn with(self, advice: Option<&Advice>) -> Report {
         Report { changes: advice.map(changes), ..self }
+    }
+
+    /// The same with the training that the step is part of.
+    #[must_use]
+    pub fn training(self, training: Option<&Training>) -> Report {
+        Report { training: training.cloned(), ..self }
     }
 }
 
@@ -92,6 +98,7 @@ impl Prediction {
             tokens_per_step: self.tokens,
             topology: Topology { chips: topology.chips(), name: topology.name.clone(), nodes: topology.nodes },
             topology_without_effect: self.unread.iter().map(|fact| fact.key.clone()).collect(),
+            training: None,
             windtunnel: env!("CARGO_PKG_VERSION"),
         }
     }

@@ -12,6 +12,9 @@ use {crate::cost::Basis, crate::scenario::predict::Verdict, schemars::JsonSchema
 
 #[cfg(test)]
 mod tests;
+mod training;
+
+pub use training::{Interrupted, Money, Percentiles, SavedState, SpentOn, Training, TriedInterval};
 
 /// Version of this layout. It rises when a key changes its meaning or goes; a new key alone does not raise it.
 pub const FORMAT: u32 = 1;
@@ -87,6 +90,10 @@ pub struct Report {
     pub topology: Topology,
     /// Numbers of the machine's file that differ from the shipped machine of the same profile and change nothing.
     pub topology_without_effect: Vec<String>,
+    /// The whole training with its interruptions; absent without `--for`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "Training"))]
+    pub training: Option<Training>,
     /// The version of Windtunnel that wrote the report.
     pub windtunnel: &'static str,
 }

@@ -19,7 +19,8 @@ pub use page::WIDTH;
 
 use std::fmt;
 
-use super::{pipeline, start_up, verdict};
+use super::layout::Training;
+use super::{pipeline, start_up, training, verdict};
 use crate::scenario::Prediction;
 use crate::scenario::Scenario;
 use crate::scenario::advice::Advice;
@@ -36,6 +37,8 @@ pub struct Detail<'a> {
     pub verbose: bool,
     /// Single changes that were simulated, if they were.
     pub advice: Option<&'a Advice>,
+    /// The training that the step is part of, if it was asked for.
+    pub training: Option<&'a Training>,
     /// Columns of the page.
     pub width: usize,
     /// Whether headings and the verdict are coloured.
@@ -44,7 +47,7 @@ pub struct Detail<'a> {
 
 impl Default for Detail<'_> {
     fn default() -> Self {
-        Detail { all_conventions: false, verbose: false, advice: None, width: WIDTH, colour: false }
+        Detail { all_conventions: false, verbose: false, advice: None, training: None, width: WIDTH, colour: false }
     }
 }
 
@@ -67,6 +70,9 @@ fn write(page: &mut Page, scenario: &Scenario, answer: &Prediction, detail: Deta
     page.title(&scenario.description)?;
     page.verdict(&verdict::verdict(answer))?;
     figures::figures(page, scenario, answer, detail.all_conventions)?;
+    if let Some(of) = detail.training {
+        training::text(page, of, detail.verbose)?;
+    }
     advice::fitting(page, answer)?;
     if let Some(table) = pipeline::text(scenario, answer, page.width()) {
         page.heading("Ranks of the pipeline, shares of the step")?;

@@ -7,6 +7,7 @@
 use std::sync::LazyLock;
 
 pub mod example;
+mod failures;
 mod job;
 mod megatron;
 pub mod presets;
@@ -38,7 +39,7 @@ const TOP: Table = Table {
 };
 
 /// All tables, in the order that people write them.
-pub const TABLES: [&Table; 26] = [
+pub const TABLES: [&Table; 28] = [
     &TOP,
     &job::TOPOLOGY_KEYS,
     &job::MODEL_KEYS,
@@ -64,6 +65,8 @@ pub const TABLES: [&Table; 26] = [
     &training::FRAMEWORK_KEYS,
     &training::MEMORY_KEYS,
     &ranks::RANKS_KEYS,
+    &failures::FAILURES_KEYS,
+    &failures::CHECKPOINT_KEYS,
     &job::MEASURED_KEYS,
 ];
 

@@ -8,6 +8,7 @@ use super::assumption::Assumption;
 use super::draft::Draft;
 use super::entry::{Base, Decided, Runtime};
 use super::error::ScenarioError;
+use super::interruptions::{self, Asked};
 use super::machine::{profile, topology};
 use super::measured::{self, Measured};
 use super::places::Places;
@@ -86,6 +87,9 @@ pub struct Scenario {
     pub ranks: Option<Ranks>,
     /// What the run has measured, where it has been run.
     pub measured: Option<Measured>,
+    /// What the file says of interruptions.
+    #[doc(hidden)]
+    pub interruptions: Asked,
 }
 
 /// Whether a draft is a scenario that there are rules for.
@@ -164,6 +168,7 @@ impl Scenario {
             idle: self.idle.clone(),
             measured: self.measured.clone(),
             ranks: self.ranks.clone(),
+            interruptions: self.interruptions.clone(),
             draft: self.draft.clone(),
             job,
             expandable_segments,
@@ -232,6 +237,7 @@ fn understand(
     idle::find(reader, (runtime, &topology), &job);
     let one_queue = one_queue(reader, scenario, &job, &topology)?;
     let ranks = ranks::understand(reader, scenario.ranks.as_ref(), &topology)?;
+    let interruptions = interruptions::asked(reader, scenario, (&topology, &job))?;
     let tokens = job.tokens();
     let names = (runtime.written(), topology.name.as_str());
     let measured = scenario.measured.as_ref();
@@ -256,6 +262,7 @@ fn understand(
         idle: std::mem::take(&mut reader.idle),
         ranks,
         measured,
+        interruptions,
     })
 }
 

@@ -4,6 +4,7 @@
 mod fill;
 
 mod experts;
+mod failures;
 mod float8;
 mod framework;
 mod free;
@@ -18,6 +19,7 @@ mod xla;
 mod zero;
 
 pub use experts::{ExpertLoad, ExpertStyle};
+pub use failures::{Checkpoint, Every, Failures, Spares};
 pub use fill::Defaults;
 pub use float8::{Float8, LinearStyle, Recipe as Float8Recipe};
 pub use framework::{AttentionStyle, Framework, LoadBalancer, ModulesStyle, RopeStyle};
@@ -109,6 +111,12 @@ pub struct Scenario {
     pub memory: Memory,
     /// How ranks differ from one another.
     pub ranks: Option<Spanned<Ranks>>,
+    /// What interrupts the training, and what it takes to go on.
+    #[serde(default)]
+    pub failures: Failures,
+    /// How checkpoints are saved.
+    #[serde(default)]
+    pub checkpoint: Checkpoint,
     /// What the run measured, where it has been run.
     pub measured: Option<Spanned<Measured>>,
 }

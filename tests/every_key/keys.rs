@@ -11,10 +11,21 @@ use crate::make::{FILE, TINY};
 pub const WORD: &str = "zzz";
 
 /// Values that take no word of a list: names, sizes with units, tables.
-const OTHERS: [(&str, &[&str]); 43] = [
+const OTHERS: [(&str, &[&str]); 54] = [
     ("activation_checkpointing.policy", &["'none'", "'full'", "'selective_op'", "{ every = 2 }", "{ first = 1 }"]),
     ("batch.global", &["8", "16", "32", "64"]),
     ("batch.global_tokens", &["1024", "4096", "8192", "32768", "65536"]),
+    ("checkpoint.every", &["'best'", "'30 min'", "500"]),
+    ("checkpoint.load_bandwidth", &["'1 GB/s'", "'2 GB/s'"]),
+    ("checkpoint.storage_bandwidth", &["'1 GB/s'", "'2 GB/s'"]),
+    ("failures.detection", &["'1 min'", "'2 min'"]),
+    ("failures.mean_time_between", &["'3 h'", "'4 h'"]),
+    ("failures.rates", &["'opt-a100'", "'tpu-v4'"]),
+    ("failures.recompile", &["'1 min'", "'2 min'"]),
+    ("failures.repair", &["'1 d'", "'2 d'"]),
+    ("failures.replacement", &["'1 min'", "'2 min'"]),
+    ("failures.restart", &["'1 min'", "'2 min'"]),
+    ("failures.spares", &["'enough'", "'some'"]),
     ("framework.cublas", &["'13.0'", "'12.6'", "'12.4'"]),
     ("framework.device_max_connections", &["1", "8"]),
     ("framework.release", &["'torchtitan 0.3.0'", "'torchtitan 0.2.2'", "'transformers 5.23'"]),

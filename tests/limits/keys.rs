@@ -98,7 +98,7 @@ impl Key {
 }
 
 /// Kinds that are written as the integer alone.
-const UNTAGGED: [&str; 1] = ["ranks"];
+const UNTAGGED: [&str; 3] = ["ranks", "steps", "nodes"];
 
 /// Fields of a struct, or variants of an enum: name and type.
 type Fields = BTreeMap<String, Vec<(String, String)>>;

@@ -54,7 +54,8 @@ fn told(words: &str) -> Value {
     let choice = |words: &str| match words.trim().trim_start_matches("or ").trim() {
         "true" => json!({"const": true}),
         "false" => json!({"const": false}),
-        "a number of ranks" => json!({"type": "integer"}),
+        "a number of ranks" | "a number of steps" | "a number of nodes" => json!({"type": "integer"}),
+        "a time" => json!({"type": "string", "examples": ["30 min"]}),
         "a rank with its pace" => a_slow_rank(),
         "a list of ranks with their paces" => json!({"type": "array", "items": a_slow_rank()}),
         word => match word.strip_prefix('"').and_then(|word| word.strip_suffix('"')) {

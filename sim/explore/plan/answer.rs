@@ -98,6 +98,7 @@ impl Answer {
         let priced = with.iter().all(|(_, ranked)| cost(ranked).is_some());
         let key = |ranked: &Ranked| match (priced, cost(ranked)) {
             (true, Some(cost)) => cost,
+            _ if self.request.interrupted => ranked.plan.step.seconds() / ranked.plan.goodput,
             _ => ranked.plan.step.seconds(),
         };
         with.into_iter().min_by(|one, other| key(one.1).total_cmp(&key(other.1))).map(|(place, _)| place)

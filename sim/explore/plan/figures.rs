@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Breakdown;
+use crate::explore::goodput;
 use crate::scenario::{Prediction, Scenario};
 use crate::units::{Bytes, Time};
 
@@ -41,6 +42,8 @@ pub struct Figures {
     pub replicas: u64,
     /// Micro-batches of a step.
     pub micro_batches: u32,
+    /// The expected share of a training's time in steps that count, once it is interrupted.
+    pub goodput: f64,
 }
 
 impl Figures {
@@ -66,6 +69,7 @@ impl Figures {
             outside: memory.outside,
             replicas: sequences / each.max(1),
             micro_batches,
+            goodput: goodput::expected(scenario, answer),
         }
     }
 
@@ -94,6 +98,7 @@ struct Wire {
     outside: u64,
     replicas: u64,
     micro_batches: u32,
+    goodput: u64,
 }
 
 impl From<Figures> for Wire {
@@ -115,6 +120,7 @@ impl From<Figures> for Wire {
             outside: of.outside.0,
             replicas: of.replicas,
             micro_batches: of.micro_batches,
+            goodput: of.goodput.to_bits(),
         }
     }
 }
@@ -138,6 +144,7 @@ impl From<Wire> for Figures {
             outside: Bytes(of.outside),
             replicas: of.replicas,
             micro_batches: of.micro_batches,
+            goodput: f64::from_bits(of.goodput),
         }
     }
 }

@@ -42,6 +42,9 @@ fn plan(answer: &Answer, site: usize, rank: usize, ranked: &Ranked) -> Value {
         fields.insert("probability_that_the_first_is_faster".to_owned(), json!(ranked.behind));
         fields.insert("tied_with_the_first".to_owned(), json!(rank > 0 && ranked.is_tied()));
         fields.insert("bill".to_owned(), json!(ranked.bill));
+        if answer.request.interrupted {
+            fields.insert("goodput".to_owned(), json!(ranked.plan.goodput));
+        }
         fields.insert("breaks".to_owned(), json!(ranked.broken));
         fields.insert("scenario".to_owned(), json!(answer.draft(site, rank).map(|draft| draft.text())));
     }

@@ -38,14 +38,16 @@ pub struct Bill {
     pub currency: Option<String>,
 }
 
-/// What a plan takes on a machine for what is asked.
+/// What a plan takes on a machine for what is asked; with interruptions, if the request counts them.
 pub fn bill(request: &Request, site: &Site, plan: &Planned) -> Bill {
     let each = |of: &dyn Fn(Time) -> f64| {
         let (low, high) = plan.interval;
         let ends = [of(low), of(high)];
         Interval { value: of(plan.step), low: ends[0].min(ends[1]), high: ends[0].max(ends[1]) }
     };
-    let step_tokens = plan.tokens as f64;
+    // Steps are so much further apart as others are lost.
+    let goodput = if request.interrupted { plan.goodput } else { 1.0 };
+    let step_tokens = plan.tokens as f64 * goodput;
     let chips = site.chips as f64;
     let seconds = |step: Time, tokens: f64| tokens / step_tokens * step.seconds();
     let price = site.price.as_ref().map(|price| price.per_chip_hour);

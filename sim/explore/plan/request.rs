@@ -5,10 +5,10 @@ use toml::{Spanned, Table, Value};
 
 use super::error::PlanError;
 use super::frameworks::{DEFAULT, SEARCHED};
-use super::prices;
-use super::quantity::{Amount, whole};
 use super::site::Site;
 use super::sites::{Machine, sites};
+use crate::explore::prices;
+use crate::explore::quantity::{Amount, whole};
 use crate::files;
 use crate::model::{ModelConfig, huggingface};
 use crate::near::did_you_mean;
@@ -39,6 +39,8 @@ pub struct Written {
     /// What a plan must keep to.
     #[serde(default)]
     limits: Limit,
+    /// Whether days and money count interruptions.
+    interrupted: Option<bool>,
     /// A file of prices.
     prices: Option<Spanned<String>>,
     /// How many plans to rank.
@@ -102,6 +104,8 @@ pub struct Request {
     pub(super) vary: Vec<Varied>,
     /// What a plan must keep to.
     pub limits: Limits,
+    /// Whether days and money count interruptions.
+    pub interrupted: bool,
     /// How many plans to rank.
     pub top: usize,
     /// What was taken for what the request leaves open.
@@ -204,6 +208,10 @@ fn understood(file: &str, written: Written) -> Result<Request, PlanError> {
         )),
     })?;
     let file = file.to_owned();
+    // Whoever sets what interrupts a job wants it counted.
+    let tables = ["failures.", "checkpoint."];
+    let sets = set.iter().any(|(key, _)| tables.iter().any(|table| key.starts_with(table)));
+    let interrupted = written.interrupted.unwrap_or(sets);
     Ok(Request {
         file,
         named,
@@ -216,6 +224,7 @@ fn understood(file: &str, written: Written) -> Result<Request, PlanError> {
         set,
         vary,
         limits,
+        interrupted,
         top: top as usize,
         notes,
     })

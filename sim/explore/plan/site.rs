@@ -2,7 +2,7 @@
 
 use toml::Value;
 
-use super::prices::Price;
+use crate::explore::prices::Price;
 use crate::hardware::{Size, Topology};
 
 /// A machine at a size.

@@ -4,8 +4,8 @@ use serde::Deserialize;
 use toml::{Spanned, Value};
 
 use super::error::PlanError;
-use super::prices::{self, Price};
 use super::site::{self, Site};
+use crate::explore::prices::{self, Price};
 use crate::hardware::{Size, Topology, Vendor};
 use crate::scenario::relative;
 
@@ -43,7 +43,7 @@ pub(super) fn sites(
         };
         let least = load(&Size::Smallest)?;
         let price = match &machine.price {
-            None => own(&least).or_else(|| prices.iter().find(|price| price.machine == least.name).cloned()),
+            None => prices::own(&least).or_else(|| prices.iter().find(|price| price.machine == least.name).cloned()),
             Some(at) => {
                 let (per_chip_hour, currency) = prices::written(at.get_ref()).ok_or_else(|| {
                     let problem = format!("the price {:?} of {name} is no amount of money", at.get_ref());
@@ -81,15 +81,6 @@ pub(super) fn sites(
         return Err(PlanError::request(problem, "write its price, such as --price 2.99"));
     }
     Ok(sites)
-}
-
-/// The price that the topology's own file has.
-fn own(machine: &Topology) -> Option<Price> {
-    let per_chip_hour = machine.usd_per_chip_hour?;
-    let fact = machine.facts.iter().find(|fact| fact.name == "price.usd_per_chip_hour");
-    let source = fact.map_or(String::new(), |fact| fact.source.clone());
-    let (machine, currency, date) = (machine.name.clone(), "USD".to_owned(), String::new());
-    Some(Price { machine, per_chip_hour, currency, date, source })
 }
 
 /// Nodes in powers of two, as many as a budget of chips allows.

@@ -95,6 +95,10 @@ pub(super) fn facts(answer: &Answer) -> Vec<String> {
         ),
         format!("{} of {} on the fullest device{sure}", gib(plan.memory), gib(plan.capacity)),
     ];
+    if answer.request.interrupted {
+        let goodput = percent(plan.goodput);
+        lines.push(format!("{goodput} expected goodput once it is interrupted, which days and money count"));
+    }
     if let (Some(days), Some(tokens)) = (first.bill.days, answer.request.tokens) {
         let hours = first.bill.chip_hours.map_or(String::new(), |hours| format!(", {} chip-hours", short(hours.value)));
         lines.push(format!("{} tokens take {} days{hours}", short(tokens), interval(days, 1)));

@@ -7,7 +7,7 @@ use super::row::{Choice, Kind};
 use super::{Key, presets};
 
 /// Keys and values, in the order of the tables.
-const LISTED: [(&str, &str); 129] = [
+const LISTED: [(&str, &str); 132] = [
     ("description", "\"Llama-3.1-8B on one node\""),
     ("runtime", "\"fsdp2\""),
     ("topology.name", "\"h100-sxm-80gb\""),
@@ -128,6 +128,9 @@ const LISTED: [(&str, &str); 129] = [
     ("ranks.slow", "{ rank = 0, pace = 0.9 }"),
     ("ranks.slow_links", "{ rank = 0, pace = 0.5 }"),
     ("ranks.draws", "64"),
+    ("failures.rates", "\"llama3-h100\""),
+    ("failures.draws", "400"),
+    ("failures.seed", "1"),
     ("measured.tokens_per_second_per_chip", "7000.0"),
     ("measured.counted_tokens_per_step", "524288"),
     ("measured.mfu", "0.41"),

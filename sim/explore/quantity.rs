@@ -28,6 +28,11 @@ impl Amount {
         Some(Amount { number, prefix: prefix.map(|&(_, decimal, binary)| (decimal, binary)), tokens })
     }
 
+    /// Whether it has a letter behind its number.
+    pub fn has_prefix(self) -> bool {
+        self.prefix.is_some()
+    }
+
     /// With a decimal prefix.
     pub fn decimal(self) -> f64 {
         self.number * self.prefix.map_or(1.0, |(decimal, _)| decimal)

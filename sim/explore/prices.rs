@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::hardware::Topology;
+
 /// A price of one chip for one hour.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -35,6 +37,20 @@ pub fn shipped() -> Vec<Price> {
     read(include_str!("prices.toml")).unwrap_or_else(|error| panic!("the shipped prices do not parse: {error}"))
 }
 
+/// The price that the topology's own file has.
+pub fn own(machine: &Topology) -> Option<Price> {
+    let per_chip_hour = machine.usd_per_chip_hour?;
+    let fact = machine.facts.iter().find(|fact| fact.name == "price.usd_per_chip_hour");
+    let source = fact.map_or(String::new(), |fact| fact.source.clone());
+    let (machine, currency, date) = (machine.name.clone(), "USD".to_owned(), String::new());
+    Some(Price { machine, per_chip_hour, currency, date, source })
+}
+
+/// The price of a machine: its own file's, or the shipped list price.
+pub fn of(machine: &Topology) -> Option<Price> {
+    own(machine).or_else(|| shipped().into_iter().find(|price| price.machine == machine.name))
+}
+
 /// A price as a user writes it: `2.99`, `2.99 USD`, `$2.99`, `EUR 2.5`.
 pub(super) fn written(text: &str) -> Option<(f64, String)> {
     let text = text.trim().trim_end_matches("/h").trim();
@@ -60,7 +76,6 @@ pub(super) fn written(text: &str) -> Option<(f64, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hardware::Topology;
 
     #[test]
     fn every_shipped_price_is_of_a_shipped_machine_and_says_when_and_whence() {
