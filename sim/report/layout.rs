@@ -122,7 +122,9 @@ pub struct Ranks {
     pub groups: Vec<GroupWaits>,
     /// In the cluster of the middle: slow ranks, and what each costs.
     pub slow: Vec<SlowRank>,
-    /// Who says how chips differ; null if only known ranks do.
+    /// Who says how chips differ; absent if only known ranks do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "String"))]
     pub source: Option<String>,
     /// The step if all ranks were alike, in seconds.
     pub step_if_alike_s: f64,

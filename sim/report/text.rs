@@ -79,7 +79,7 @@ fn write(page: &mut Page, scenario: &Scenario, answer: &Prediction, detail: Deta
         page.lines(&table)?;
     }
     advice::faster(page, answer, detail.advice)?;
-    ranks::ranks(page, answer)?;
+    ranks::ranks(page, answer, detail.verbose)?;
     memory::memory(page, answer, detail.verbose)?;
     time::time(page, answer, detail.verbose)?;
     start_up::text(page, scenario, answer)?;

@@ -13,6 +13,7 @@ mod describe;
 mod flow;
 mod json;
 pub(super) mod memory;
+mod slice;
 mod slow;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ pub use walk::Ran;
 use std::io::{self, BufWriter, Write};
 
 use self::json::{Events, Field, Value};
+use self::slice::Slice;
 use self::view::{HOST, PHASES, Window, process, track};
 use crate::engine::{Simulated, Span, What};
 use crate::program::{Direction, Mark, StreamId};
@@ -184,30 +186,5 @@ impl Trace<'_> {
             }
         }
         Ok(())
-    }
-}
-
-/// Something with a beginning and an end.
-#[derive(Clone, Copy, Debug)]
-struct Slice<'a> {
-    process: u32,
-    track: u32,
-    name: &'a str,
-    category: &'a str,
-    args: &'a [Field<'a>],
-}
-
-impl Slice<'_> {
-    fn write<W: Write>(&self, events: &mut Events<W>, start: Time, end: Time) -> io::Result<()> {
-        events.event(&[
-            ("ph", Value::Text("X")),
-            ("pid", Value::Number(self.process.into())),
-            ("tid", Value::Number(self.track.into())),
-            ("ts", Value::Micros(start)),
-            ("dur", Value::Micros(end - start)),
-            ("name", Value::Text(self.name)),
-            ("cat", Value::Text(self.category)),
-            ("args", Value::Fields(self.args)),
-        ])
     }
 }

@@ -79,7 +79,7 @@ fn lacking_host(host: Host, device: &str) -> (Mood, String, String) {
 /// How long a step takes, what it consists of, and the parts that count most.
 fn step(answer: &Prediction) -> String {
     let split = answer.breakdown;
-    let waits = if answer.classes.len() > 1 { "waiting for other ranks" } else { "waiting for events" };
+    let waits = if answer.waits_for_ranks() { "waiting for other ranks" } else { "waiting for events" };
     let mut kinds = [
         ("compute", split.compute),
         ("exposed communication", split.exposed_communication),

@@ -157,6 +157,12 @@ impl Prediction {
         self.timeline.bubble()
     }
 
+    /// Whether ranks wait for others that have more to do: other stages, or slower ranks.
+    #[doc(hidden)]
+    pub fn waits_for_ranks(&self) -> bool {
+        self.classes.len() > 1 || self.apart.is_some()
+    }
+
     /// What bounds the step: the largest of its parts.
     pub fn bound(&self) -> &'static str {
         let memory_bound = parts::memory_bound(&self.classes, &self.timeline);

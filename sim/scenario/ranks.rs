@@ -18,6 +18,8 @@ use crate::near::did_you_mean;
 
 /// Clusters that are drawn where the file does not say how many.
 const DRAWS: u64 = 16;
+/// Clusters that are drawn for each of many runs.
+const FEW: u32 = 5;
 /// The seed where the file has none.
 const SEED: u64 = 1;
 /// A deviation of more than this is no pace of a chip.
@@ -51,6 +53,8 @@ pub struct Speed {
     pub memory: f64,
     /// Chips slower than this share are not in the cluster.
     pub cut: f64,
+    /// What was measured.
+    pub what: String,
     /// Who published it, or that the file says so.
     pub source: String,
 }
@@ -82,7 +86,7 @@ impl Ranks {
             slow: vec![],
             slow_links: vec![],
             seed: SEED,
-            draws: DRAWS as u32,
+            draws: FEW,
         })
     }
 
@@ -124,8 +128,8 @@ impl Ranks {
 impl Speed {
     /// As published.
     fn of(variation: &Variation) -> Speed {
-        let Variation { compute, memory, cut, ref source, .. } = *variation;
-        Speed { compute, memory, cut, source: source.clone() }
+        let Variation { compute, memory, cut, ref name, ref description, ref source, .. } = *variation;
+        Speed { compute, memory, cut, what: format!("{name}: {description}"), source: source.clone() }
     }
 
     /// One chip: the factors on its times. Both kinds of kernel go by one draw, as one chip is slow or fast.
@@ -196,14 +200,19 @@ fn speed(reader: &Reader<'_>, w: &written::Ranks, topology: &Topology) -> Result
             if topology.chip.vendor != Vendor::Nvidia {
                 let problem =
                     format!("ranks.speed = {name:?} is of GPUs, and nobody has published how far TPUs differ");
-                return Err(reader.plan(at, problem, "write your own deviation as ranks.spread = 0.01"));
+                return Err(reader.plan(
+                    at,
+                    problem,
+                    "write ranks.spread = 0.01, your own deviation, in place of ranks.speed",
+                ));
             }
             Ok(Some(Speed::of(found)))
         }
         (None, Some(_)) => {
             let spread = share(reader, "ranks.spread", w.spread.as_ref())?;
-            let source = "the file's own ranks.spread".to_owned();
-            Ok((spread > 0.0).then_some(Speed { compute: spread, memory: spread, cut: f64::INFINITY, source }))
+            let [what, source] =
+                [format!("{:.2} % of a chip's time", 100.0 * spread), "the file's own ranks.spread".to_owned()];
+            Ok((spread > 0.0).then_some(Speed { compute: spread, memory: spread, cut: f64::INFINITY, what, source }))
         }
         (None, None) => Ok(None),
     }

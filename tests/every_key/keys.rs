@@ -11,7 +11,7 @@ use crate::make::{FILE, TINY};
 pub const WORD: &str = "zzz";
 
 /// Values that take no word of a list: names, sizes with units, tables.
-const OTHERS: [(&str, &[&str]); 54] = [
+const OTHERS: [(&str, &[&str]); 55] = [
     ("activation_checkpointing.policy", &["'none'", "'full'", "'selective_op'", "{ every = 2 }", "{ first = 1 }"]),
     ("batch.global", &["8", "16", "32", "64"]),
     ("batch.global_tokens", &["1024", "4096", "8192", "32768", "65536"]),
@@ -62,6 +62,7 @@ const OTHERS: [(&str, &[&str]); 54] = [
     ("ranks.kernel_jitter", &["0.0", "0.05"]),
     ("ranks.slow", &["{ rank = 0, pace = 0.5 }", "[{ rank = 0, pace = 0.8 }, { rank = 1, pace = 0.9 }]"]),
     ("ranks.slow_links", &["{ rank = 0, pace = 0.5 }"]),
+    ("ranks.spread", &["0.02", "0.1"]),
     ("ranks.speed", &["'gemm'", "'training'"]),
     ("topology.name", &["'a100-sxm-80gb'", "'tpu-v5e'"]),
     ("topology.nic_bandwidth", &["'10 GB/s'"]),

@@ -11,7 +11,7 @@ use crate::units::Time;
 /// Groups that are listed.
 const LISTED: usize = 5;
 
-pub(super) fn ranks(page: &mut Page, answer: &Prediction) -> fmt::Result {
+pub(super) fn ranks(page: &mut Page, answer: &Prediction, verbose: bool) -> fmt::Result {
     let Some(apart) = &answer.apart else { return Ok(()) };
     page.heading("Ranks that differ: who waits for whom")?;
     page.line("clusters", &clusters(apart))?;
@@ -23,8 +23,8 @@ pub(super) fn ranks(page: &mut Page, answer: &Prediction) -> fmt::Result {
     for (index, slow) in apart.slow.iter().enumerate() {
         page.line(if index == 0 { "slow ranks" } else { "" }, &rank(slow))?;
     }
-    if let Some(source) = &apart.source {
-        page.line("paces", source)?;
+    if let (Some(speed), Some(source)) = (&apart.speed, &apart.source) {
+        page.line("paces", &if verbose { format!("{speed}. {source}") } else { speed.clone() })?;
     }
     let rows: Vec<Vec<String>> =
         apart.waits.iter().filter(|waits| waits.mean > Time::ZERO).take(LISTED).map(row).collect();

@@ -15,8 +15,11 @@ pub(super) fn time(page: &mut Page, answer: &Prediction, verbose: bool) -> fmt::
     let (step, split) = (answer.step, answer.breakdown);
     page.heading("Time of one step")?;
     let staged = answer.classes.len() > 1;
-    let (bubble, otherwise) =
-        if staged { (split.bubble, split.waiting) } else { (Time::ZERO, split.bubble + split.waiting) };
+    let (bubble, otherwise) = if answer.waits_for_ranks() {
+        (split.bubble, split.waiting)
+    } else {
+        (Time::ZERO, split.bubble + split.waiting)
+    };
     let kinds = [
         ("compute", split.compute),
         ("exposed communication", split.exposed_communication),

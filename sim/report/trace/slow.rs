@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use super::Slice;
 use super::json::{Events, Value};
+use super::slice::Slice;
 use super::view::{Trace, Window};
 use crate::engine::lanes::Met;
 use crate::units::Time;

@@ -7,7 +7,7 @@ use super::row::{Choice, Kind};
 use super::{Key, presets};
 
 /// Keys and values, in the order of the tables.
-const LISTED: [(&str, &str); 132] = [
+const LISTED: [(&str, &str); 133] = [
     ("description", "\"Llama-3.1-8B on one node\""),
     ("runtime", "\"fsdp2\""),
     ("topology.name", "\"h100-sxm-80gb\""),
@@ -127,6 +127,7 @@ const LISTED: [(&str, &str); 132] = [
     ("ranks.host_jitter", "0.05"),
     ("ranks.slow", "{ rank = 0, pace = 0.9 }"),
     ("ranks.slow_links", "{ rank = 0, pace = 0.5 }"),
+    ("ranks.seed", "7"),
     ("ranks.draws", "64"),
     ("failures.rates", "\"llama3-h100\""),
     ("failures.draws", "400"),

@@ -37,6 +37,8 @@ pub struct Apart {
     pub met: Vec<Met>,
     #[doc(hidden)]
     pub met_in: Vec<String>,
+    /// What paces were drawn from; none if only known ranks differ.
+    pub speed: Option<String>,
     /// Who says how chips differ; none if only known ranks do.
     pub source: Option<String>,
 }
@@ -115,6 +117,7 @@ pub(super) fn apart(scenario: &Scenario, ranks: &Ranks, settings: Settings) -> R
         slow: vec![],
         met: vec![],
         met_in: vec![],
+        speed: ranks.speed.as_ref().map(|speed| speed.what.clone()),
         source: ranks.speed.as_ref().map(|speed| speed.source.clone()),
     };
     // The rest is for a person to read.
