@@ -19,7 +19,7 @@ struct At {
 }
 
 /// Tables of a scenario: a key that begins with one is written in full, any other stands beside the key refused.
-const TABLES: [&str; 24] = [
+const TABLES: [&str; 25] = [
     "failures",
     "checkpoint",
     "topology",
@@ -28,6 +28,7 @@ const TABLES: [&str; 24] = [
     "pipeline",
     "batch",
     "precision",
+    "ranks",
     "float8",
     "fsdp",
     "fsdp1",

@@ -200,11 +200,7 @@ fn speed(reader: &Reader<'_>, w: &written::Ranks, topology: &Topology) -> Result
             if topology.chip.vendor != Vendor::Nvidia {
                 let problem =
                     format!("ranks.speed = {name:?} is of GPUs, and nobody has published how far TPUs differ");
-                return Err(reader.plan(
-                    at,
-                    problem,
-                    "write ranks.spread = 0.01, your own deviation, in place of ranks.speed",
-                ));
+                return Err(reader.plan(at, problem, "write ranks.spread = 0.01 in place of ranks.speed"));
             }
             Ok(Some(Speed::of(found)))
         }
