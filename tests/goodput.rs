@@ -288,7 +288,7 @@ fn rarer_interruptions_and_faster_storage_never_lower_goodput() {
     let drawn = |job: &Job| mean(&outcomes(job, (200, 5), &|| ()), Outcome::goodput);
     for case in (0..256).step_by(7) {
         let job = Job { spares: None, elastic: None, ..some_job(case) };
-        let steps = |of: &dyn Fn(f64) -> Job| [1.0, 1.5, 2.5, 4.0].map(|factor| of(factor));
+        let steps = |of: &dyn Fn(f64) -> Job| [1.0, 1.5, 2.5, 4.0].map(of);
         let rarer = steps(&|factor| {
             let mut job = job.clone();
             job.causes[0].rate /= factor;

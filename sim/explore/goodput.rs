@@ -9,7 +9,7 @@
 //! The step, its tokens and what ranks keep come from a prediction as it stands: nothing here depends on how that was made. Trainings are
 //! drawn side by side. Each has streams of its own (`arrivals.rs`), so their number of threads changes nothing.
 //!
-//! To add a kind of lost time: a field of [`Spent`], and its row in [`summary`].
+//! To add a kind of lost time: a field of [`Spent`], and its row in `goodput/summary.rs`.
 
 mod arrivals;
 mod checkpoint;

@@ -181,7 +181,7 @@ mod tests {
             ),
         ];
         for (text, said) in cases {
-            let error = read("mine.toml", &format!("{OWN}{text}")).unwrap_err().to_string();
+            let error = read("mine.toml", &format!("{OWN}{text}")).expect_err(said).to_string();
             assert!(error.contains(said) && error.contains("--> mine.toml:"), "{error}");
         }
     }

@@ -110,7 +110,7 @@ mod tests {
             assert_eq!(rates.name, listed.name);
             assert!(!rates.sources.is_empty() && !rates.components.is_empty());
         }
-        let wrong = load("llama3").unwrap_err().to_string();
+        let wrong = load("llama3").expect_err("no such rates").to_string();
         assert!(wrong.contains("did you mean \"llama3-h100\"?") && wrong.contains("tpu-v4"), "{wrong}");
     }
 }

@@ -177,7 +177,7 @@ pub(super) fn understand(
         None => reader.assume("ranks.draws", DRAWS, DRAWS),
     };
     let alike = certain && slow.is_empty() && slow_links.is_empty();
-    Ok((!alike).then(|| Ranks { speed, jitter, slow, slow_links, seed, draws: draws as u32 }))
+    Ok((!alike).then_some(Ranks { speed, jitter, slow, slow_links, seed, draws: draws as u32 }))
 }
 
 /// `ranks.speed` or `ranks.spread`.

@@ -100,7 +100,7 @@ mod tests {
             assert!((span.0 - seconds).abs() < 1e-9, "{text}: {}", span.0);
             assert_eq!(span.to_string(), shown);
         }
-        let error = Span::parse("5 ms").unwrap_err().to_string();
+        let error = Span::parse("5 ms").expect_err("not a span").to_string();
         assert!(error.contains("expected one of s, min, h, d, w"), "{error}");
         assert!(Span::parse("200 years").is_err() && Span::parse("1e9 d").is_err() && Span::parse("-3 h").is_err());
     }

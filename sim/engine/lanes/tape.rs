@@ -98,7 +98,7 @@ pub(super) struct Tape {
 pub struct Met {
     /// The rank.
     pub rank: u32,
-    /// The group, by its place in [`Played::waits`].
+    /// The group, by its place in [`super::Played::waits`].
     pub group: u32,
     /// When it came, from the beginning of the last step \[ps\].
     pub came: i64,

@@ -7,6 +7,9 @@ use super::cycle::Cycle;
 use super::job::{End, Job};
 use super::nodes::Nodes;
 
+/// Where a kind of time is counted.
+type Account = fn(&mut Spent) -> &mut f64;
+
 /// Where wall-clock time went \[s\]. The parts add up.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spent {
@@ -132,7 +135,7 @@ impl Run<'_> {
     fn start(&mut self) -> Ended {
         self.nodes.come_back(self.wall);
         let load = if self.saved > 0.0 { self.job.load } else { 0.0 };
-        let phases: [(f64, fn(&mut Spent) -> &mut f64); 2] =
+        let phases: [(f64, Account); 2] =
             [(self.job.restart, |spent| &mut spent.starting), (load, |spent| &mut spent.loading)];
         for (time, account) in phases {
             let (cause, strikes) = self.strikes();

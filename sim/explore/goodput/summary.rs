@@ -22,8 +22,11 @@ pub(super) struct Asked<'a> {
     pub(super) price: Option<Price>,
 }
 
+/// A kind of time.
+type Kind = fn(&Spent) -> f64;
+
 /// The kinds of time, in the words of the report.
-const KINDS: [(&str, fn(&Spent) -> f64); 8] = [
+const KINDS: [(&str, Kind); 8] = [
     ("useful steps", |spent| spent.useful),
     ("steps trained again", |spent| spent.lost),
     ("saving checkpoints", |spent| spent.saving),

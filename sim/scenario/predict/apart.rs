@@ -176,7 +176,7 @@ fn slow(
         let RankPace { compute, link, .. } = paces[rank];
         slow.push(SlowRank { rank: rank as u32, kernels: compute.factor() - 1.0, links: link.factor() - 1.0, costs });
     }
-    slow.sort_by(|a, b| b.costs.cmp(&a.costs));
+    slow.sort_by_key(|slow| std::cmp::Reverse(slow.costs));
     slow.truncate(TOLD);
     Ok(slow)
 }
