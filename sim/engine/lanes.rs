@@ -27,7 +27,7 @@ use rand::rngs::ChaCha8Rng;
 
 use crate::units::Time;
 
-use super::ranks::{Jitter, Noted, RankPace};
+use super::ranks::{Jitter, Noted, RankPace, WHOLE_FROM};
 use super::state::Engine;
 use super::{EngineError, Job, Options, Timeline};
 use members::Members;
@@ -35,9 +35,6 @@ use noise::Noise;
 use play::Player;
 pub use tape::Met;
 use tape::Tape;
-
-/// Steps up to this long are simulated: floats count picoseconds exactly up to here.
-const LONGEST: f64 = 4_503_599_627_370_496.0;
 
 /// A job that is ready to be played at any paces.
 #[derive(Debug)]
@@ -109,7 +106,8 @@ impl Lanes {
         player.watch(watched);
         let ends: Vec<f64> = (0..steps).map(|step| player.step((&self.durations, step), step + 1 == steps)).collect();
         let last = *ends.last()?;
-        if last >= LONGEST {
+        // Floats count picoseconds exactly up to here.
+        if last >= WHOLE_FROM {
             return None;
         }
         let before = ends.len().checked_sub(2).map_or(0.0, |at| ends[at]);

@@ -9,7 +9,13 @@
 pub struct Stretch(f64);
 
 /// From here on a 64-bit float counts in whole numbers: adding and taking it off again rounds.
-const WHOLE_FROM: f64 = 4_503_599_627_370_496.0;
+pub(super) const WHOLE_FROM: f64 = 4_503_599_627_370_496.0;
+
+/// A duration times a factor, to the nearest picosecond.
+#[inline]
+pub(super) fn stretched(duration: f64, factor: f64) -> f64 {
+    (duration * factor + WHOLE_FROM) - WHOLE_FROM
+}
 
 impl Stretch {
     /// As fast as the profile.
@@ -30,7 +36,7 @@ impl Stretch {
     /// So much work takes so long, to the nearest picosecond: times up to 2^52 ps, which is 75 minutes, are exact.
     #[inline]
     pub(super) fn of(self, time: f64) -> f64 {
-        (time * self.0 + WHOLE_FROM) - WHOLE_FROM
+        stretched(time, self.0)
     }
 
     /// The same in integers.

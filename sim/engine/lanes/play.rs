@@ -1,6 +1,6 @@
 //! Plays a tape: each tick is a loop over the ranks of a class.
 
-use super::super::ranks::{Bound, Noted, RankPace, Stretch};
+use super::super::ranks::{Bound, Noted, RankPace, Stretch, stretched};
 use super::members::{Copies, Members, NOBODY};
 use super::noise::Noise;
 use super::tape::{Issued, Lane, Meet, Message, Met, Tape, Tick};
@@ -50,14 +50,6 @@ pub(super) struct Player<'a> {
 
 fn later(a: f64, b: f64) -> f64 {
     if a > b { a } else { b }
-}
-
-/// A duration times a factor, to the nearest picosecond.
-#[inline]
-fn stretched(duration: f64, factor: f64) -> f64 {
-    /// As in [`Stretch::of`].
-    const WHOLE_FROM: f64 = 4_503_599_627_370_496.0;
-    (duration * factor + WHOLE_FROM) - WHOLE_FROM
 }
 
 impl<'a> Player<'a> {
