@@ -132,7 +132,6 @@ pub const SHOW_SCHEMA: &str = help!(
 
 pub const TOPOLOGY: &str = help!(
     "  windtunnel topology list
-  windtunnel topology show h100-sxm-80gb --nodes 4
   windtunnel topology show tpu-v6e --slice 4x4
   windtunnel topology show h100-sxm-80gb --nodes 16 --picture"
 );
