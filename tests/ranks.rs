@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 use windtunnel::Time;
 use windtunnel::scenario::Scenario;
-use windtunnel::scenario::predict::{Apart, Settings, both_ways, predict};
+use windtunnel::scenario::predict::{Apart, Settings, both_ways, few_and_all, predict};
 
 /// A scenario's text with a table of ranks behind it.
 fn with_ranks(text: &str, ranks: &str) -> String {
@@ -80,6 +80,29 @@ fn ranks_that_differ_take_what_the_event_loop_on_all_ranks_says() {
             let (played, looped) = both_ways(&scenario, &ranks.paces(16, 0)).expect(text);
             let (played, looped) = (played.expect("it is short").seconds(), looped.seconds());
             assert!((played / looped - 1.0).abs() < 0.005, "{played} s played, {looped} s looped:\n{text}");
+        }
+    }
+}
+
+/// A pipeline that is full repeats itself on ranks that differ, too: one round over and over again says what all of them would, and what
+/// every rank waits.
+#[test]
+fn a_few_rounds_of_a_pipeline_say_what_all_of_them_do() {
+    let asked = [
+        plan("megatron", "pp = 4", "accumulation = 64"),
+        plan("megatron", "tp = 2\npp = 4", "accumulation = 90"),
+        plan("megatron", "tp = 4\npp = 2", "accumulation = 48\n[pipeline]\nvirtual_stages = 2"),
+    ];
+    for text in &asked {
+        for speed in ["gemm", "training"] {
+            let ranks = format!(
+                "speed = {speed:?}\nslow = {{ rank = 5, pace = 0.9 }}\nslow_links = {{ rank = 9, pace = 0.5 }}"
+            );
+            let scenario = Scenario::parse("ranks.toml", &with_ranks(text, &ranks)).expect(text);
+            let ranks = scenario.ranks.as_ref().expect("the table is there");
+            let [few, all] = few_and_all(&scenario, &ranks.paces(16, 0)).expect(text);
+            assert!(few.is_some(), "nothing repeats:\n{text}");
+            assert!(few == all, "{text}");
         }
     }
 }

@@ -13,6 +13,9 @@
 //! host call    due = due + stretch of the host × cost, and not before a full stream has room
 //! ```
 //!
+//! Where the rounds of a pipeline repeat, few of them are written. One is then played over and over again (`repeat.rs`), and where every
+//! rank is later by the same time than a round before, all that are left are taken at once (`play/leap.rs`).
+//!
 //! **How exact.** Where ranks are alike, this is the event loop's answer to the picosecond. Where they differ, starts and waits are exact,
 //! and a duration is the alike rank's times the stretch: kernels overlap with as much communication as they did there. Runs of all ranks in
 //! the event loop say what that leaves out (`tests/lanes.rs`).
@@ -21,6 +24,7 @@ mod compile;
 mod members;
 mod noise;
 mod play;
+mod repeat;
 mod tape;
 
 use rand::rngs::ChaCha8Rng;
@@ -65,15 +69,35 @@ impl Lanes {
     pub fn of(job: Job<'_>, options: Options) -> Result<Lanes, EngineError> {
         let options = Options { record: false, fold: true, ..options };
         super::check::check(job, options)?;
+        Lanes::lay(job, options, 0, None)
+    }
+
+    /// The same with so many rounds of micro-batches in each step beyond those that are written: they are like one that repeats. None if
+    /// no round repeats.
+    pub fn of_further(job: Job<'_>, options: Options, rounds: u32) -> Result<Option<Lanes>, EngineError> {
+        let options = Options { record: false, fold: true, ..options };
+        super::check::check(job, options)?;
+        let Some((alike, _)) = Engine::new(job, options).run_further(rounds)? else { return Ok(None) };
+        let lanes = Lanes::lay(job, options, rounds, Some(alike))?;
+        if lanes.tape.again.is_none() {
+            return Ok(None);
+        }
+        // The event loop on ranks that are alike says whether these are the rounds that it found.
+        let played = lanes.play(&vec![RankPace::NONE; lanes.ranks]);
+        Ok(played.is_some_and(|played| played.ends == lanes.alike.ends).then_some(lanes))
+    }
+
+    fn lay(job: Job<'_>, options: Options, further: u32, all: Option<Timeline>) -> Result<Lanes, EngineError> {
         let engine = Engine::new(job, options);
         let classes: Vec<u32> = (0..job.classes.len() as u32).collect();
         if !engine.exchanges.is_even(&classes, &engine.plans) {
             return Err(EngineError::Uneven);
         }
-        let (alike, noted, plans) = engine.noting()?;
-        let tape = compile::compile(job, &plans, options).ok_or(EngineError::Uneven)?;
+        let (written, durations, plans) = engine.noting()?;
+        let (mut tape, cuts) = compile::compile(job, &plans, options, further > 0).ok_or(EngineError::Uneven)?;
+        tape.again = repeat::find(&tape, &cuts, &durations, further);
         let members = Members::of(job, &tape);
-        Ok(Lanes { tape, members, durations: noted, ranks: job.class_of.len(), alike })
+        Ok(Lanes { tape, members, durations, ranks: job.class_of.len(), alike: all.unwrap_or(written) })
     }
 
     /// Ranks of the job.

@@ -154,10 +154,12 @@ impl Engine<'_> {
             for actor in first..first + self.width as usize {
                 let (from, to) = (before.places[actor] as usize, now.places[actor] as usize);
                 let period = to.checked_sub(from)?;
+                let host = actor + 1 == first + self.width as usize;
+                // A host that has issued all rounds that are written finds something else, which may repeat, too.
+                amid &= !host || plan.host_rounds.windows(2).any(|pair| (pair[1] - pair[0]) as usize == period);
                 if period == 0 {
                     continue;
                 }
-                let host = actor + 1 == first + self.width as usize;
                 let mut same = |one: usize, other: usize| match host {
                     true => {
                         let pair = plan.host.get(one).zip(plan.host.get(other));

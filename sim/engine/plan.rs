@@ -117,8 +117,9 @@ pub(super) struct Plan {
     pub(super) first: Vec<u32>,
     pub(super) kernels: Vec<KernelPlan>,
     pub(super) slots: Vec<Slot>,
-    /// Where rounds may begin, among the operations of the default stream.
+    /// Where rounds may begin, among the operations of the default stream, and among the host's actions.
     pub(super) rounds: Vec<u32>,
+    pub(super) host_rounds: Vec<u32>,
     pub(super) issues: Vec<Issue>,
     pub(super) legs: Vec<Leg>,
     /// When each instruction of the step takes effect; empty unless recorded.
@@ -166,6 +167,7 @@ impl Plan {
                 kernels: Vec::new(),
                 slots: Vec::new(),
                 rounds: Vec::new(),
+                host_rounds: Vec::new(),
                 issues: Vec::new(),
                 legs: Vec::new(),
                 effects: Vec::new(),
@@ -184,6 +186,7 @@ impl Plan {
         for (index, (instr, &awaited)) in program.step.iter().zip(&awaited).enumerate() {
             if rounds.next_if(|&&round| round as usize <= index).is_some() {
                 layout.plan.rounds.push(layout.next[0]);
+                layout.plan.host_rounds.push(layout.plan.host.len() as u32);
             }
             let turn = layout.turn_at == index as u32;
             if turn {

@@ -21,7 +21,7 @@ mod trust;
 mod unread;
 mod witnesses;
 
-pub use apart::{Apart, SlowRank, Waits, both_ways};
+pub use apart::{Apart, SlowRank, Waits, both_ways, few_and_all};
 pub use class::Class;
 pub(super) use conventions::mfu_conventions;
 pub use costs::Evidence;

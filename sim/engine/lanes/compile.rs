@@ -8,12 +8,13 @@ use std::collections::{BTreeMap, VecDeque};
 use super::super::cast::Cast;
 use super::super::plan::{Action, Plan, StreamOp};
 use super::super::{Job, Options};
-use super::tape::{End, Issued, Lane, Meet, Message, Register, Tape, Tick};
+use super::tape::{Cut, End, Issued, Kept, Lane, Meet, Message, Register, Tape, Tick};
 use crate::program::{Direction, GroupId};
 
-/// Writes the tape of a checked job; none if it cannot go on at some point.
-pub(super) fn compile(job: Job<'_>, plans: &[Plan], options: Options) -> Option<Tape> {
-    let mut writer = Writer::new(job, plans, options);
+/// Writes the tape of a checked job; none if it cannot go on at some point. If it has further rounds, also the cuts between those that are
+/// written: no class begins a round before the others have come as far as they can without it.
+pub(super) fn compile(job: Job<'_>, plans: &[Plan], options: Options, further: bool) -> Option<(Tape, Vec<Cut>)> {
+    let mut writer = Writer::new(job, plans, options, further);
     writer.write()?;
     Some(writer.finish())
 }
@@ -28,6 +29,11 @@ struct Class {
     slots: Vec<(Option<Register>, u32)>,
     free: Vec<Register>,
     registers: u32,
+    /// Events recorded.
+    recorded: u32,
+    /// Where rounds begin on the default stream, and how many of them it may begin; none where nobody asks.
+    begins: Vec<u32>,
+    may: usize,
 }
 
 /// How far one stream has come.
@@ -66,13 +72,14 @@ struct Writer<'a> {
     waiting: BTreeMap<u32, Vec<(u32, bool, End)>>,
     open: BTreeMap<(u32, u32), Open>,
     tape: Tape,
+    cuts: Vec<Cut>,
 }
 
 impl<'a> Writer<'a> {
-    fn new(job: Job<'a>, plans: &'a [Plan], options: Options) -> Writer<'a> {
+    fn new(job: Job<'a>, plans: &'a [Plan], options: Options, further: bool) -> Writer<'a> {
         let transfers = job.classes.iter().map(|class| class.program.transfers.len()).max().unwrap_or(0) as u32;
         let (channel_of, _) = Cast::new(job, true).channels(transfers);
-        let classes = plans.iter().map(|plan| Class::new(plan, options)).collect();
+        let classes = plans.iter().map(|plan| Class::new(plan, options, further)).collect();
         let groups = job.classes[0].program.groups.iter().map(|group| group.name.clone()).collect();
         let tape = Tape { groups, ..Tape::default() };
         Writer {
@@ -87,6 +94,7 @@ impl<'a> Writer<'a> {
             waiting: BTreeMap::new(),
             open: BTreeMap::new(),
             tape,
+            cuts: vec![],
         }
     }
 
@@ -99,6 +107,7 @@ impl<'a> Writer<'a> {
             if (0..self.plans.len()).all(|class| self.is_over(class)) {
                 return Some(());
             }
+            moved = moved || self.begin();
             if !moved {
                 for class in 0..self.plans.len() {
                     moved |= self.act(class);
@@ -110,14 +119,14 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn finish(mut self) -> Tape {
+    fn finish(mut self) -> (Tape, Vec<Cut>) {
         for class in 0..self.plans.len() {
             self.pay(class);
         }
         self.tape.registers = self.classes.iter().map(|class| class.registers).collect();
         self.tape.queues =
             self.classes.iter().map(|class| class.streams.iter().map(|stream| stream.queue).collect()).collect();
-        self.tape
+        (self.tape, self.cuts)
     }
 
     fn is_over(&self, class: usize) -> bool {
@@ -126,10 +135,22 @@ impl<'a> Writer<'a> {
         *action == self.plans[class].host.len() && streams.iter().all(over)
     }
 
+    /// Lets the classes that have to wait with the earliest round begin it. Where the first class does, the tape is cut.
+    fn begin(&mut self) -> bool {
+        let rounds = |class: &Class| class.begins_round().then_some(class.may);
+        let Some(first) = self.classes.iter().filter_map(rounds).min() else { return false };
+        if rounds(&self.classes[0]) == Some(first) {
+            self.cut();
+        }
+        let begin = self.classes.iter_mut().filter(|class| rounds(class) == Some(first));
+        begin.for_each(|class| class.may += 1);
+        true
+    }
+
     /// Lets a class go on as far as its streams do not wait for others.
     fn go_on(&mut self, class: usize) -> bool {
         let mut moved = self.drain(class);
-        while !self.classes[class].streams.iter().any(|stream| stream.away) && self.act(class) {
+        while !self.classes[class].waits() && self.act(class) {
             moved = true;
         }
         moved
@@ -208,6 +229,9 @@ impl<'a> Writer<'a> {
         let stream = &self.classes[class].streams[lane.stream as usize];
         let (Some(&issued), false) = (stream.issued.front(), stream.away) else { return false };
         let at = stream.at;
+        if lane.stream == 0 && self.classes[class].begins_round() {
+            return false;
+        }
         match self.plans[class].ops[at] {
             StreamOp::Wait { slot, .. } => {
                 if self.classes[class].slots[slot as usize].0.is_none() {
@@ -231,6 +255,7 @@ impl<'a> Writer<'a> {
                 self.tape.ticks.push(Tick::Record { lane, issued, later, into });
                 self.release(class, issued);
                 self.classes[class].slots[slot as usize].0 = Some(into);
+                self.classes[class].recorded += 1;
                 if self.classes[class].slots[slot as usize].1 == 0 {
                     self.classes[class].free.push(into);
                 }
@@ -249,6 +274,14 @@ impl<'a> Writer<'a> {
         }
         self.pass(lane);
         true
+    }
+
+    fn cut(&mut self) {
+        let mut kept: Vec<Vec<(Kept, Register)>> = self.classes.iter().map(Class::kept).collect();
+        for (&(class, stream), open) in &self.open {
+            kept[class as usize].push((Kept::Exchange { stream }, open.until));
+        }
+        self.cuts.push(Cut { tick: self.tape.ticks.len(), kept });
     }
 
     /// A stream comes to where it meets others.
@@ -403,7 +436,7 @@ impl<'a> Writer<'a> {
 }
 
 impl Class {
-    fn new(plan: &Plan, options: Options) -> Class {
+    fn new(plan: &Plan, options: Options, further: bool) -> Class {
         let mut slots = vec![(None, 0); plan.slots.len()];
         for op in &plan.ops {
             if let StreamOp::Wait { slot, .. } = op {
@@ -418,14 +451,53 @@ impl Class {
                 _ => {}
             }
         }
+        // Further rounds issue any number of operations.
+        let fills = |queued: u32| queued > 0 && (further || queued.saturating_mul(options.steps) > options.queue_limit);
         let streams = plan.first.iter().zip(queued).map(|(&first, queued)| Stream {
             at: first as usize,
             issued: VecDeque::new(),
             taken: 0,
             left: 0,
             away: false,
-            queue: if queued.saturating_mul(options.steps) > options.queue_limit { options.queue_limit } else { 0 },
+            queue: if fills(queued) { options.queue_limit } else { 0 },
         });
-        Class { action: 0, owed: 0, streams: streams.collect(), slots, free: vec![], registers: 0 }
+        let begins = if further { plan.rounds.clone() } else { vec![] };
+        Class {
+            action: 0,
+            owed: 0,
+            streams: streams.collect(),
+            slots,
+            free: vec![],
+            registers: 0,
+            recorded: 0,
+            begins,
+            may: 0,
+        }
+    }
+
+    /// Whether the default stream has to wait with its next round.
+    fn begins_round(&self) -> bool {
+        self.begins.get(self.may).is_some_and(|&begin| self.streams[0].at >= begin as usize)
+    }
+
+    /// Whether a stream waits: for others, or with its next round.
+    fn waits(&self) -> bool {
+        self.streams.iter().any(|stream| stream.away) || self.begins_round()
+    }
+
+    /// What registers hold that is needed later, but for exchanges.
+    fn kept(&self) -> Vec<(Kept, Register)> {
+        let issued = (0..).zip(&self.streams).flat_map(|(stream, of)| {
+            let kept = (0..).zip(&of.issued).filter_map(|(place, &issued)| match issued {
+                Some(Issued::At(register)) => Some((place, register)),
+                _ => None,
+            });
+            kept.map(move |(place, register)| (Kept::Issued { stream, place }, register))
+        });
+        let recorded = self.recorded.into();
+        let events = (0..).zip(&self.slots).filter_map(|(slot, &(register, waits))| {
+            register.filter(|_| waits > 0).map(|register| (Kept::Event { slot, recorded }, register))
+        });
+        issued.chain(events).collect()
     }
 }

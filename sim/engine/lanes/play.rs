@@ -1,5 +1,7 @@
 //! Plays a tape: each tick is a loop over the ranks of a class.
 
+mod leap;
+
 use super::super::ranks::{Bound, Noted, RankPace, Stretch, stretched};
 use super::members::{Copies, Members, NOBODY};
 use super::noise::Noise;
@@ -64,8 +66,9 @@ impl<'a> Player<'a> {
             let of = |stretch: fn(&RankPace) -> Stretch| {
                 ranks.iter().map(|&rank| stretch(&paces[rank as usize]).factor()).collect::<Times>()
             };
+            let ticks = tape.again.as_ref().map_or(tape.ticks.len(), |_| usize::MAX);
             let queue = |&places: &u32| {
-                let places = (places as usize).min(tape.ticks.len().saturating_mul(steps));
+                let places = (places as usize).min(ticks.saturating_mul(steps));
                 Queue { left: vec![vec![0.0; count]; places], issues: 0, leaves: 0 }
             };
             Side {
@@ -144,9 +147,21 @@ impl<'a> Player<'a> {
 
     /// Plays one step; returns when the last rank ended it. Notes what ranks wait for others if this is the last.
     pub(super) fn step(&mut self, durations: (&Noted, usize), last: bool) -> f64 {
+        let tape = self.tape;
+        let (again, all) = (tape.again.as_ref(), tape.ticks.len());
+        self.ticks((0, again.map_or(all, |again| again.to)), durations, last);
+        if let Some(again) = again {
+            self.again(again, durations, last);
+            self.ticks((again.to, all), durations, last);
+        }
+        self.end()
+    }
+
+    /// Plays some of the ticks.
+    fn ticks(&mut self, (from, to): (usize, usize), durations: (&Noted, usize), last: bool) {
         let (noted, step) = durations;
         let tape = self.tape;
-        for tick in &tape.ticks {
+        for tick in &tape.ticks[from..to] {
             match *tick {
                 Tick::Pay { class, cost } => {
                     let Side { host, calls, .. } = &mut self.sides[class as usize];
@@ -200,7 +215,6 @@ impl<'a> Player<'a> {
                 }
             }
         }
-        self.end()
     }
 
     /// All streams end when the host has issued the end of the step.

@@ -53,6 +53,39 @@ pub(super) enum Tick {
     Leave { lane: Lane, at: Option<Register> },
 }
 
+impl Tick {
+    /// The registers that it reads or writes, each with its class.
+    pub(super) fn registers(self, tape: &Tape, mut see: impl FnMut(u32, Register)) {
+        match self {
+            Tick::HostWait { class, event } => see(class, event),
+            Tick::Keep { class, into } => see(class, into),
+            Tick::Kernel { lane, issued: Issued::At(register), .. }
+            | Tick::Arrive { lane, issued: Issued::At(register) } => {
+                see(lane.class, register);
+            }
+            Tick::Record { lane, issued, into, .. } => {
+                see(lane.class, into);
+                if let Issued::At(register) = issued {
+                    see(lane.class, register);
+                }
+            }
+            Tick::Wait { lane, event } => see(lane.class, event),
+            Tick::Post { lane, into } => see(lane.class, into),
+            Tick::Leave { lane, at: Some(register) } => see(lane.class, register),
+            Tick::Message { message } => {
+                let Message { from, to, .. } = tape.messages[message as usize];
+                [from, to].into_iter().for_each(|end| see(end.lane.class, end.until));
+            }
+            Tick::Pay { .. }
+            | Tick::Room { .. }
+            | Tick::Kernel { .. }
+            | Tick::Arrive { .. }
+            | Tick::Meet { .. }
+            | Tick::Leave { at: None, .. } => {}
+        }
+    }
+}
+
 /// A collective: who takes part.
 #[derive(Clone, Debug)]
 pub(super) struct Meet {
@@ -80,6 +113,53 @@ pub(super) struct Message {
     pub(super) to: End,
 }
 
+/// Where a round begins on a tape, and what is kept there.
+#[derive(Clone, Debug)]
+pub(super) struct Cut {
+    /// The next tick.
+    pub(super) tick: usize,
+    /// By class: what is needed later, and the register that holds it.
+    pub(super) kept: Vec<Vec<(Kept, Register)>>,
+}
+
+/// What a register holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// When an operation was issued: the stream, and how many others have to be reached before.
+    Issued { stream: u32, place: u32 },
+    /// An event: its slot, and how many the class had recorded.
+    Event { slot: i64, recorded: i64 },
+    /// The end of an exchange on a stream.
+    Exchange { stream: u32 },
+}
+
+/// A round that is played so many times more.
+#[derive(Debug)]
+pub(super) struct Again {
+    /// Its ticks.
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) times: u32,
+    /// By class: swaps after which its registers hold what they held when it began.
+    pub(super) swaps: Vec<Vec<(Register, Register)>>,
+    /// By class: registers that hold something of the rounds when it begins.
+    pub(super) moving: Vec<Vec<Register>>,
+    /// By class and stream: whether something happens there, and how many operations leave it.
+    pub(super) touched: Vec<Vec<bool>>,
+    pub(super) leaves: Vec<Vec<u64>>,
+    /// Who waits for whom in it.
+    pub(super) meetings: Vec<Meeting>,
+}
+
+/// Who waits for whom.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Meeting {
+    /// Classes in the copies of a group.
+    Group { group: u16, classes: Vec<u32> },
+    /// The ends of a message: an index into [`Tape::messages`].
+    Message { message: u32 },
+}
+
 /// A step of a job, in order.
 #[derive(Debug, Default)]
 pub(super) struct Tape {
@@ -91,6 +171,8 @@ pub(super) struct Tape {
     pub(super) queues: Vec<Vec<u32>>,
     /// Names of the groups.
     pub(super) groups: Vec<String>,
+    /// What of it is played more than once.
+    pub(super) again: Option<Again>,
 }
 
 /// A collective or a message of a watched rank.

@@ -1,6 +1,7 @@
 //! Ranks at paces of their own: the tape says what the event loop on all ranks says.
 
-use super::fold::{Mesh, Op, case, price, write};
+use super::fold::{Mesh, Op, case, drained, price, write};
+use super::leap::programs;
 use super::*;
 use crate::engine::lanes::Lanes;
 use crate::engine::{RankPace, Stretch, simulate_ranks};
@@ -22,6 +23,11 @@ fn paces(percents: &[[u32; 4]], ranks: usize) -> Vec<RankPace> {
 /// The programs and costs of a random pipeline, in which nothing disturbs anything else if so asked.
 fn written(mesh: Mesh, ops: &[Op], paid: [u64; 5], alone: bool) -> (Vec<Program>, Vec<Costs>) {
     let programs: Vec<Program> = (0..mesh.stages).map(|stage| write(mesh, ops, stage)).collect();
+    let costs = priced(&programs, paid, alone);
+    (programs, costs)
+}
+
+fn priced(programs: &[Program], paid: [u64; 5], alone: bool) -> Vec<Costs> {
     let price = |(program, stage): (&Program, u32)| {
         let mut costs = price(program, stage, paid);
         if alone {
@@ -33,8 +39,18 @@ fn written(mesh: Mesh, ops: &[Op], paid: [u64; 5], alone: bool) -> (Vec<Program>
         }
         costs
     };
-    let costs = programs.iter().zip(0..).map(price).collect();
-    (programs, costs)
+    programs.iter().zip(0..).map(price).collect()
+}
+
+/// A job's lanes, with further rounds if asked for.
+fn lanes(mesh: Mesh, programs: &[Program], costs: &[Costs], options: Options, further: u32) -> Option<Lanes> {
+    let classes: Vec<_> = programs.iter().zip(costs).map(|(program, costs)| Class { program, costs }).collect();
+    let class_of = mesh.class_of();
+    let job = Job { classes: &classes, class_of: &class_of };
+    match further {
+        0 => Some(Lanes::of(job, options).expect("the job runs")),
+        _ => Lanes::of_further(job, options, further).expect("the job runs"),
+    }
 }
 
 proptest! {
@@ -67,6 +83,36 @@ proptest! {
         let lanes = Lanes::of(job, options).expect("the job runs");
         let played = lanes.play(&paces).expect("it is short");
         prop_assert_eq!(&played.ends, &looped.ends);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn rounds_that_are_not_written_are_played_as_if_they_were(
+        (mesh, ops, paid, options) in case(),
+        (begin, end) in (0.0..1.0, 0.0..1.0),
+        (rounds, further) in (4usize..12, 1u32..60),
+        percents in prop::collection::vec(prop::array::uniform4(50u32..200), 1..16),
+        (alone, drains) in (any::<bool>(), any::<bool>()),
+    ) {
+        let [from, to] = [begin, end].map(|part: f64| (part * ops.len() as f64) as usize);
+        let (from, to) = (from.min(to), from.max(to));
+        let mut after = ops[to..].to_vec();
+        if drains {
+            drained(&mut after, mesh.stages);
+        }
+        let parts = [&ops[..from], &ops[from..to], &after];
+        let [short, long] = [0, further as usize].map(|more| programs(mesh, parts, rounds + more));
+        let costs = priced(&short, paid, alone);
+        if let Some(few) = lanes(mesh, &short, &costs, options, further) {
+            let all = lanes(mesh, &long, &costs, options, 0).expect("the job runs");
+            prop_assert_eq!(&few.alike.ends, &all.alike.ends);
+            let paces = paces(&percents, few.ranks());
+            let [few, all] = [few, all].map(|lanes| lanes.play(&paces).expect("it is short"));
+            prop_assert_eq!(few, all);
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::program::Instr;
 use proptest::prelude::*;
 
 /// What each stage does of something, then of a round over and over again, then of something else.
-fn programs(mesh: Mesh, [before, round, after]: [&[Op]; 3], rounds: usize) -> Vec<Program> {
+pub(super) fn programs(mesh: Mesh, [before, round, after]: [&[Op]; 3], rounds: usize) -> Vec<Program> {
     let all = std::iter::repeat_n(round, rounds).flatten();
     let ops: Vec<Op> = before.iter().chain(all).chain(after).cloned().collect();
     let stage = |own| {

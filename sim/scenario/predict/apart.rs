@@ -9,6 +9,7 @@ use super::rounds::{self, Priced};
 use super::settings::Settings;
 use crate::engine::lanes::{Lanes, Met, Played};
 use crate::engine::{self, Class, EngineError, Job, Options, RankPace};
+use crate::runtime::Flight;
 use crate::scenario::error::ScenarioError;
 use crate::scenario::ranks::Ranks;
 use crate::scenario::understood::Scenario;
@@ -96,7 +97,7 @@ impl Apart {
 pub(super) fn apart(scenario: &Scenario, ranks: &Ranks, settings: Settings) -> Result<Apart, ScenarioError> {
     let plain = Settings { record: false, ..settings };
     let too_long = || scenario.too_long(plain);
-    let lanes = on_job(scenario, plain, Lanes::of)?;
+    let lanes = lay(scenario, plain)?;
     let count = lanes.ranks() as u32;
     let play = |draw: u32, paces: &[RankPace], watched: &[u32]| {
         let varying = (!ranks.jitter.is_none()).then(|| (ranks.jitter, ranks.noise(draw)));
@@ -133,6 +134,22 @@ pub(super) fn apart(scenario: &Scenario, ranks: &Ranks, settings: Settings) -> R
     Ok(apart)
 }
 
+/// Lays out all ranks of a scenario's job.
+fn lay(scenario: &Scenario, settings: Settings) -> Result<Lanes, ScenarioError> {
+    repeated(scenario, settings)?.map_or_else(|| on_job(scenario, settings, Lanes::of), Ok)
+}
+
+/// The same from a few rounds of its step, if they repeat.
+fn repeated(scenario: &Scenario, settings: Settings) -> Result<Option<Lanes>, ScenarioError> {
+    for (flight, further) in rounds::few(scenario, settings) {
+        let lanes = on_flight(scenario, &flight, |job, options| Lanes::of_further(job, options, further))?;
+        if lanes.is_some() {
+            return Ok(lanes);
+        }
+    }
+    Ok(None)
+}
+
 /// What is found on a scenario's job, all micro-batches of it, with its costs.
 fn on_job<T>(
     scenario: &Scenario,
@@ -140,7 +157,16 @@ fn on_job<T>(
     find: impl FnOnce(Job<'_>, Options) -> Result<T, EngineError>,
 ) -> Result<T, ScenarioError> {
     let flight = scenario.written(&scenario.job, scenario.most(settings)).map_err(|_| scenario.too_long(settings))?;
-    let Priced { costs, .. } = rounds::price(scenario, &flight)?;
+    on_flight(scenario, &flight, find)
+}
+
+/// The same on programs of it.
+fn on_flight<T>(
+    scenario: &Scenario,
+    flight: &Flight,
+    find: impl FnOnce(Job<'_>, Options) -> Result<T, EngineError>,
+) -> Result<T, ScenarioError> {
+    let Priced { costs, .. } = rounds::price(scenario, flight)?;
     let classes: Vec<Class<'_>> =
         flight.classes.iter().zip(&costs).map(|(program, costs)| Class { program, costs }).collect();
     let job = Job { classes: &classes, class_of: &flight.class_of };
@@ -150,10 +176,18 @@ fn on_job<T>(
 /// The step of a scenario with a pace for each rank: as [`Lanes`] play it, and as the event loop on all ranks runs it.
 #[doc(hidden)]
 pub fn both_ways(scenario: &Scenario, paces: &[RankPace]) -> Result<(Option<Time>, Time), ScenarioError> {
-    on_job(scenario, Settings::default(), |job, options| {
-        let played = Lanes::of(job, options)?.play(paces).map(|played| played.step);
-        Ok((played, engine::simulate_ranks(job, paces, options)?.step))
-    })
+    let settings = Settings::default();
+    let played = lay(scenario, settings)?.play(paces).map(|played| played.step);
+    let run = on_job(scenario, settings, |job, options| engine::simulate_ranks(job, paces, options))?;
+    Ok((played, run.step))
+}
+
+/// What the ranks of a scenario's job do at a pace each: from a few rounds of its step if they repeat, and from all of them.
+#[doc(hidden)]
+pub fn few_and_all(scenario: &Scenario, paces: &[RankPace]) -> Result<[Option<Played>; 2], ScenarioError> {
+    let settings = Settings::default();
+    let few = repeated(scenario, settings)?.and_then(|lanes| lanes.play(paces));
+    Ok([few, on_job(scenario, settings, Lanes::of)?.play(paces)])
 }
 
 /// The ranks that cost the step most, if each alone were as the profile.

@@ -161,6 +161,25 @@ fn from_one(scenario: &Scenario, settings: Settings, runs: Runs) -> Result<Optio
     Ok(Some(Flown { timeline, flight, evidence, counts, ranks, host_work, memory }))
 }
 
+/// Rounds of a pipeline's length that are written of a step of many.
+const FEW: [u32; 3] = [2, 4, 6];
+
+/// The programs of a few rounds of a step, and how many times more the engine has to run one of them; few, then some more. None where a
+/// step has no rounds, or hardly more.
+pub(super) fn few(scenario: &Scenario, settings: Settings) -> impl Iterator<Item = (Flight, u32)> {
+    let job = &scenario.job;
+    let whole = repeated(job).zip(job.split());
+    whole.into_iter().flat_map(move |(each, split)| {
+        let (all, rest) = (job.micro_batches() / each, job.micro_batches() % each);
+        FEW.into_iter().filter(move |&written| all > written + 1).filter_map(move |written| {
+            let job = job.with_micro_batches(written * each + rest)?;
+            let flight = scenario.written(&job, scenario.most(settings)).ok()?;
+            let begin = flight.classes.iter().all(|program| !program.rounds.is_empty());
+            begin.then(|| (flight, (all - written) * each / split.round()))
+        })
+    })
+}
+
 /// The step from three short runs; none if they do not agree on time, or on memory where that is of all of them.
 fn from_three(scenario: &Scenario, settings: Settings, runs: Runs) -> Result<Option<Flown>, ScenarioError> {
     let rounds = runs.rounds;
