@@ -84,15 +84,18 @@ OPERATORS = {
 }
 
 
+CASTS = {"float": float, "int": int, "pp_int": int}  # pp_int is DeepSpeed's int with another repr
+
+
 def evaluate(node, names=()):
     """A literal, arithmetic on literals, or a known name; else ValueError."""
     if isinstance(node, ast.Name) and node.id in names:
         return names[node.id]
     if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
         return OPERATORS[type(node.op)](evaluate(node.left, names), evaluate(node.right, names))
-    if isinstance(node, ast.Call) and ast.unparse(node.func) in ("float", "int") and len(node.args) == 1:
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in CASTS and node.args:
         try:
-            return {"float": float, "int": int}[ast.unparse(node.func)](evaluate(node.args[0], names))
+            return CASTS[ast.unparse(node.func)](evaluate(node.args[0], names))
         except (TypeError, ValueError) as why:
             raise ValueError(why)
     try:
@@ -189,16 +192,24 @@ def nested(found, owner, prefix="", seen=(), closed=()):
         if name in closed:
             keys[prefix + name] = {"type": kind, **default, "at": where}
             continue
-        inner = next((c for c in (factory, *candidates(kind)) if c in found), None)
-        if inner and inner not in seen and inner != owner.name:
+        inner = [c for c in ([factory] if factory in found else candidates(kind)) if c in found and not is_enum(found[c])]
+        inner = [c for c in dict.fromkeys(inner) if c not in seen and c != owner.name and fields(found, found[c])]
+        if inner:
             optional = default.get("default", 0) is None or "None" in kind.split(" | ") or kind.startswith("Optional")
             many = "[]" if kind.startswith(("list", "List")) else ""
-            keys.update(nested(found, found[inner], f"{prefix}{name}{many}.", (*seen, owner.name), closed))
+            for choice in inner:
+                for key, entry in nested(found, found[choice], f"{prefix}{name}{many}.", (*seen, owner.name), closed).items():
+                    keys.setdefault(key, entry)
             if (many or optional) and "default" in default:
                 keys[prefix + name] = {"type": kind, **default, "at": where}
         else:
             keys[prefix + name] = {"type": kind, **default, "at": where}
     return keys
+
+
+def is_enum(owner):
+    """Whether a class is an enumeration: its fields are values."""
+    return any(base.split(".")[-1] in ("Enum", "IntEnum", "StrEnum") for base in owner.bases)
 
 
 def candidates(kind):
@@ -258,6 +269,7 @@ def write(framework, version, source, keys, **more):
     lines = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in head.items() if not isinstance(v, dict)]
     for section, table in (("keys", keys), *((k, v) for k, v in more.items() if isinstance(v, dict))):
         rows = ",\n".join(f"    {json.dumps(k)}: {json.dumps(v)}" for k, v in table.items())
+        rows = rows.replace('"type": "", ', "")
         lines.append(f'  "{section}": {{\n{rows}\n  }}')
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     json.loads(path.read_text())
