@@ -10,4 +10,5 @@ def main():
     write("axolotl", version, f"axolotl {version} from the package registry", keys)
 
 
-main()
+if __name__ == "__main__":
+    main()

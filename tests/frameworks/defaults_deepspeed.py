@@ -77,4 +77,5 @@ def main():
     write("deepspeed", version, f"deepspeed {version} from the package registry", keys, parts=parameters(tree))
 
 
-main()
+if __name__ == "__main__":
+    main()

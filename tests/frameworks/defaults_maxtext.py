@@ -44,4 +44,5 @@ def main():
     write("maxtext", version, f"maxtext {version} from the package registry", keys, models=models)
 
 
-main()
+if __name__ == "__main__":
+    main()

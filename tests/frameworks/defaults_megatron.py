@@ -94,4 +94,5 @@ def main():
     write(name, version, source, flags(tree) if has_parser else core(tree))
 
 
-main()
+if __name__ == "__main__":
+    main()

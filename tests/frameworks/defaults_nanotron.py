@@ -15,4 +15,5 @@ def main():
     write("nanotron", version, f"nanotron {version}", keys, parts=parts)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -64,4 +64,5 @@ def main():
         write("torchtitan", version, source, keys, flavors=flavors(tree, found))
 
 
-main()
+if __name__ == "__main__":
+    main()

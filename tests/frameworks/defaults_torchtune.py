@@ -75,4 +75,5 @@ def main():
     write("torchtune", version, f"torchtune {version} from the package registry", keys, models=models(tree))
 
 
-main()
+if __name__ == "__main__":
+    main()
