@@ -27,6 +27,19 @@ def groups(tree):
     return [ast.unparse(n.args[0]) for n in calls if ast.unparse(n.func) == "ArgumentGroupFactory"]
 
 
+def renamed(owner):
+    """Fields whose metadata names another destination: destination → where."""
+    out = {}
+    for node in ast.walk(owner.node):
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
+            for inner in ast.walk(node.value):
+                if isinstance(inner, ast.Dict):
+                    pairs = {ast.unparse(k).strip("'"): v for k, v in zip(inner.keys, inner.values) if k is not None}
+                    if isinstance(pairs.get("dest"), ast.Constant):
+                        out[pairs["dest"].value] = owner.at(node)
+    return out
+
+
 def places(tree):
     """Destination → where the sources give its default."""
     found = classes(tree, tree.paths("megatron/training") + sorted(set(CORE.values())))
@@ -34,6 +47,7 @@ def places(tree):
     for name in groups(tree):
         if name in found:
             out.update({key: where for key, (_, _, _, where) in fields(found, found[name]).items()})
+            out.update(renamed(found[name]))
     out.update({key: entry["at"] for key, entry in arguments(tree, ARGUMENTS).items()})
     return out
 

@@ -9,6 +9,7 @@ A default has one of four forms in the tables:
 
 import ast
 import json
+import os
 import pathlib
 import sys
 
@@ -263,7 +264,7 @@ def arguments(tree, path, function=None):
 
 
 def write(framework, version, source, keys, **more):
-    """Writes defaults/<framework>-<version>.json beside this file, one key a line."""
+    """Writes defaults/<framework>-<version>.json beside this file, one key a line. With CHECK=1 it compares instead."""
     path = pathlib.Path(__file__).parent / "defaults" / f"{framework}-{version}.json"
     head = {"framework": framework, "version": version, "source": source, **more}
     lines = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in head.items() if not isinstance(v, dict)]
@@ -271,8 +272,14 @@ def write(framework, version, source, keys, **more):
         rows = ",\n".join(f"    {json.dumps(k)}: {json.dumps(v)}" for k, v in table.items())
         rows = rows.replace('"type": "", ', "")
         lines.append(f'  "{section}": {{\n{rows}\n  }}')
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    json.loads(path.read_text())
+    text = "{\n" + ",\n".join(lines) + "\n}\n"
+    json.loads(text)
+    if os.environ.get("CHECK"):
+        old = path.read_text() if path.exists() else ""
+        changed = sorted(set(text.splitlines()) ^ set(old.splitlines()))
+        print(f"{path.name}: " + ("unchanged" if text == old else f"{len(changed)} lines differ, such as {changed[0].strip()[:120]}"))
+        sys.exit(text != old)
+    path.write_text(text)
     print(f"{path.name}: {len(keys)} keys")
 
 
