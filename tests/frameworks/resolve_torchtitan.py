@@ -80,9 +80,13 @@ def written(folder, config):
     """The flavor's sizes as the sources write them, where today's torch cannot import that version's models."""
     tree = sources.Tree(folder)
     table = defaults_torchtitan.flavors(tree, sources.classes(tree, tree.paths("torchtitan")))
-    folders = f"/{config.model.name}/"
-    found = [v for k, v in table.items() if k.endswith("." + config.model.flavor) and (folders in v["at"] or config.model.name[:5] in v["at"])]
-    return found[0] if found else None
+    name = config.model.name
+    found = {k: v for k, v in table.items() if k.endswith("." + config.model.flavor)}
+    for named in (lambda k, v: k.startswith(name), lambda k, v: f"/{name}/" in v["at"]):
+        for key, sizes in found.items():
+            if named(key, sizes):
+                return {"table": key, **sizes}
+    return None
 
 
 def restore():
