@@ -22,7 +22,7 @@ def table(value):
 
 
 def runs(items):
-    """A list of tables with equal ones written once: {"0,2,4": table, "1,3": table}; "0..31" where all are neighbours."""
+    """A list of tables with equal ones written once: {"0,2,4": table, "1,3": table}; "0-31" where all are neighbours."""
     groups = []
     for i, item in enumerate(items):
         group = next((g for g in groups if g[1] == item), None)
@@ -36,7 +36,7 @@ def runs(items):
 def label(at):
     """Positions as text."""
     neighbours = len(at) > 1 and at[-1] - at[0] == len(at) - 1
-    return f"{at[0]}..{at[-1]}" if neighbours else ",".join(map(str, at))
+    return f"{at[0]}-{at[-1]}" if neighbours else ",".join(map(str, at))
 
 
 def parameters(config):
