@@ -9,8 +9,6 @@ needs, and PyYAML. GPU capability and Transformer Engine's version are answered 
 import importlib
 import math
 import os
-import pathlib
-import re
 import shlex
 import subprocess
 import sys
@@ -19,12 +17,23 @@ import yaml
 
 import resolved
 
-# Flags without effect on memory or time: their destinations are not listed.
-SILENT = re.compile(
-    r"^(log_|tensorboard|wandb|rl_|inference|retro|ict|biencoder|vision|dino|mask_|one_logger|inprocess|langrl|grpo|perform_rl|"
-    r"save|load|ckpt|data_|train_data|valid|test_data|vocab_file|merge_file|tokenizer|eval|lr|min_lr|adam|weight_decay|seed|"
-    r"exit|profile|timing|rank|world_size$|iteration|consumed|skipped|init_method|embedding_init|split|async_save|"
-    r"non_persistent|dist_ckpt|distributed_timeout|record_memory|memory_snapshot|num_workers|start_|end_weight|enable_msc|te_rng)"
+# Beginnings of names without effect on memory or time.
+SILENT = tuple(
+    """
+    log_ logging tensorboard wandb one_logger use_one_logger app_tag timing timers barrier_with print_ config_logger
+    profile use_pytorch_prof torch_profile nvtx record_memory memory_snapshot straggler disable_straggler workload run_workload
+    save load ckpt async_save async_strategy non_persistent dist_ckpt replication auto_detect finetune pretrained no_load no_save verify
+    data_path data_args data_cache data_parallel_random train_data valid test_data dataloader mock_data multiple_validation per_split blend num_dataset mmap fim object_storage mid_level
+    vocab_file merge_file tokenizer tiktoken split num_workers block_data sample_rate eod reset_ create_attention
+    eval full_valid validation skip_train test_mode exit iteration consumed skipped phase
+    lr min_lr head_lr decoupled override_opt use_checkpoint adam sgd muon lion soap weight_decay start_ end_weight apply_wd
+    loss_scale initial_loss hysteresis init_method embedding_init perform_init seed te_rng
+    rank world_size distributed_timeout dist_url adlr autoresume inprocess rerun result_rejected error_injection fault enable_ft calc_ft
+    rl_ inference retro retriever ict biencoder bert_ query_ indexer titles vision img_ patch_ swin dino mask_ num_classes classes
+    grpo perform_rl langrl teacher export_ modelopt kitchen heterogeneous yaml hf_ huggingface enable_msc manual_gc gc_
+    mscale rotary rope beta_ original_max softmax_type qk_clip moe_aux moe_z moe_input_jitter moe_router_bias mtp_loss mamba linear_ dsa_
+    experimental_attention glu_linear activation_func_clamp
+    """.split()
 )
 
 
@@ -88,24 +97,21 @@ def prepare():
 
 
 def resolve(name):
-    """The validated arguments that differ from the parser's defaults, and the config that the model is built with."""
+    """The validated arguments, and what the config that the model is built with adds to them."""
     from megatron.training.arguments import core_transformer_config_from_args, parse_args, validate_args
     script = resolved.IMPORT / "configs" / "megatron" / f"{name}.sh"
     given, world, environment = from_script(script) if script.exists() else from_case(script.with_suffix(".yaml"))
     fewest = ranks(given)
     size = fewest if world is None or world % fewest else world
     os.environ.update(environment, WORLD_SIZE=str(size), RANK="0")
-    sys.argv = ["pretrain.py"]
-    defaults = vars(parse_args())
     sys.argv = ["pretrain.py", *given]
     args = parse_args()
-    ours = dict(vars(args))
     validate_args(args)
-    keys = {k: v for k, v in vars(args).items() if not SILENT.match(k) and (k not in defaults or v != defaults[k] or k in ours and ours[k] != v)}
+    keys = {k: v for k, v in vars(args).items() if not k.startswith(SILENT)}
     if args.tokenizer_type == "NullTokenizer":  # others read a file
         keys["padded_vocab_size"] = padded(args)
     config = vars(core_transformer_config_from_args(args))
-    told = {k: v for k, v in config.items() if k not in keys and v is not None and v is not False and v != []}
+    told = {k: v for k, v in config.items() if k not in keys and not k.startswith(SILENT)}
     return {"world_size": size, "args": keys, "config": told}, world
 
 

@@ -51,5 +51,5 @@ def failed(framework, name, error):
     text = " ".join(str(error).split())
     path = IMPORT / "resolved" / framework / f"{name}.refused.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"framework": framework, "refused": type(error).__name__ + ": " + text[:400]}, indent=2) + "\n")
+    path.write_text(json.dumps({"framework": framework, "refused": type(error).__name__ + ": " + text[:90]}, indent=2) + "\n")
     print(f"{framework}/{name}: refused: {text[:150]}")
