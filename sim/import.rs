@@ -11,6 +11,7 @@ mod error;
 mod imported;
 mod importer;
 mod machine;
+mod megatron;
 mod settings;
 mod syntax;
 mod table;
@@ -30,7 +31,7 @@ pub use why::Why;
 use crate::near::did_you_mean;
 
 /// The registry.
-pub const IMPORTERS: &[Importer] = &[torchtitan::IMPORTER];
+pub const IMPORTERS: &[Importer] = &[torchtitan::IMPORTER, megatron::IMPORTER];
 
 /// The importer of that name.
 pub fn find(name: &str) -> Result<&'static Importer, ImportError> {

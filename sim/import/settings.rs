@@ -86,7 +86,10 @@ impl<'s> Settings<'s> {
         let (version, basis) = table.version(version, raw.iter().map(|raw| raw.key.as_str()));
         let mut given = BTreeMap::new();
         for Raw { key, value, line } in raw {
-            let name = table.name(&key).into_owned();
+            let (name, value) = match table.negated.get(&key) {
+                Some(name) => (name.clone(), if value == Value::Bool(true) { Value::Bool(false) } else { value }),
+                None => (table.name(&key).into_owned(), value),
+            };
             given.insert(name, Setting { written: key, value, line });
         }
         let of = format!("{} {version}", table.framework);

@@ -4,6 +4,7 @@ pub mod json;
 pub mod overrides;
 pub mod shell;
 pub mod toml_file;
+pub mod yaml;
 
 /// The most keys of a configuration: no framework's has a hundredth of it.
 pub const MOST: usize = 100_000;

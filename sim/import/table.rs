@@ -19,6 +19,9 @@ pub struct Table {
     /// Keys of older releases and what the newest calls them; a `*` at the end stands for the rest.
     #[serde(default)]
     pub renamed: BTreeMap<String, String>,
+    /// Flags that set another key to false.
+    #[serde(default)]
+    pub negated: BTreeMap<String, String>,
     /// Defaults, each with where it is written.
     pub defaults: BTreeMap<String, Default>,
     /// Defaults of older releases, where they differ.
@@ -85,7 +88,7 @@ impl Table {
 
     /// All keys that have a name here.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        let own = self.defaults.keys().chain(self.unmodelled.keys()).chain(self.renamed.keys());
+        let own = self.defaults.keys().chain(self.unmodelled.keys()).chain(self.renamed.keys()).chain(self.negated.keys());
         own.map(String::as_str).chain(self.idle.iter().map(String::as_str)).filter(|name| !name.ends_with('*'))
     }
 

@@ -99,7 +99,8 @@ fn mesh(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> 
     ];
     for (key, source) in axes {
         let found = settings.degree(source)?;
-        if found.value > 1 {
+        // A mesh names one axis at least.
+        if found.value > 1 || key == "mesh.tp" {
             out.put(key, found.value, found.why);
         }
     }
@@ -308,7 +309,13 @@ fn compiled(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErr
             _ => found.why.clone(),
         };
         out.put("compile.blocks", has("model"), why.clone());
-        out.put("compile.loss", has("loss"), why);
+        if has("loss") && out.degree("mesh.tp") > 1 {
+            let changes = "a compiled loss over words that are split is not simulated, and the loss is predicted as it runs eagerly: \
+                           a little more time and memory than it takes";
+            out.without("compile.components", "loss", &why.to_string(), changes);
+        } else {
+            out.put("compile.loss", has("loss"), why);
+        }
     }
     let converters = settings.words("model.converters")?;
     let float8 = ["all_gather", "precompute_scale"].into_iter().zip([
@@ -396,7 +403,8 @@ fn optimizer(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
     out.put_found("optimizer.implementation", settings.choice("optimizer.implementation", &ways)?);
     out.put_found("optimizer.weight_decay", settings.number("optimizer.weight_decay")?);
     if let Some(found) = settings.flag("optimizer.early_step_in_backward")?.filter(|found| found.value) {
-        out.put("optimizer.in_backward", true, found.why);
+        let changes = "each parameter is stepped in backward, once its gradient is there: less memory of gradients";
+        out.without("optimizer.early_step_in_backward", "true", &found.why.to_string(), changes);
     }
     let clips = "torchtitan: train.py, clip_grad_norm_ in every step";
     out.put("optimizer.clip_grad_norm", true, Why::code(clips));

@@ -6,6 +6,8 @@
 mod expand;
 mod lex;
 
+use std::collections::BTreeMap;
+
 use super::MOST;
 use crate::import::error::ImportError;
 use expand::Variables;
@@ -27,6 +29,8 @@ pub struct Word {
 pub struct Script {
     /// Commands in order.
     pub commands: Vec<Vec<Word>>,
+    /// Variables of one word that is known.
+    pub values: BTreeMap<String, Word>,
     /// Variables that a branch assigns, too: the script's conditions are not evaluated.
     pub branches: Vec<String>,
 }
@@ -69,6 +73,7 @@ pub fn read(file: &str, text: &str) -> Result<Script, ImportError> {
             }
         }
     }
+    script.values = variables.single();
     script.branches.sort();
     script.branches.dedup();
     Ok(script)

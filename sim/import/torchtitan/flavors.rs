@@ -74,7 +74,7 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
     let variant = variants.iter().find_map(|(end, attention)| Some((flavor.value.strip_suffix(end)?, *end, *attention)));
     let (base, end) = variant.map_or((flavor.value.as_str(), ""), |(base, end, _)| (base, end));
     let large = ("gpt_oss", "120b", "gpt-oss-120b", Flex);
-    let found = FLAVORS.iter().chain([&large]).find(|(model, known, ..)| *model == name.value && *known == base);
+    let found = FLAVORS.iter().chain([&large]).find(|(model, known, ..)| *model == name.value && known.eq_ignore_ascii_case(base));
     let Some((_, _, shipped, attention)) = found else {
         return Err(unknown(settings, &name.value, &flavor.value));
     };
@@ -89,7 +89,7 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
         let at = "torchtitan 0.2.2: torchtitan/models/qwen3/model/model.py, rotate_half";
         out.put("framework.rope", "rotate_half", Why::code(at));
     }
-    if matches!(name.value.as_str(), "deepseek_v3" | "gpt_oss") || base.contains("-A") {
+    if matches!(name.value.as_str(), "deepseek_v3" | "gpt_oss") || base.to_uppercase().contains("-A") {
         let at = "torchtitan 0.2.2: torchtitan/models/moe/moe.py";
         out.put("framework.experts", "torchtitan", Why::code(at));
     }

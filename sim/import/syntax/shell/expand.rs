@@ -18,6 +18,15 @@ impl Variables {
         self.0.contains_key(name)
     }
 
+    /// Variables of one word that is known.
+    pub fn single(&self) -> BTreeMap<String, Word> {
+        let one = self.0.iter().filter_map(|(name, value)| match value.as_slice() {
+            [word] if !word.open => Some((name.clone(), word.clone())),
+            _ => None,
+        });
+        one.collect()
+    }
+
     /// Sets a variable, or adds to it.
     pub fn set(&mut self, name: &str, value: Vec<Word>, append: bool) -> Result<(), String> {
         let slot = self.0.entry(name.to_owned()).or_default();
