@@ -7,11 +7,15 @@
 //!
 //! To add an importer: a file with an [`Importer`], its table in `tables/`, and a line in [`IMPORTERS`].
 
+mod deepspeed;
 mod error;
+mod hf;
 mod imported;
 mod importer;
 mod machine;
+mod maxtext;
 mod megatron;
+mod nanotron;
 mod settings;
 mod syntax;
 mod table;
@@ -31,7 +35,14 @@ pub use why::Why;
 use crate::near::did_you_mean;
 
 /// The registry.
-pub const IMPORTERS: &[Importer] = &[torchtitan::IMPORTER, megatron::IMPORTER];
+pub const IMPORTERS: &[Importer] = &[
+    torchtitan::IMPORTER,
+    hf::IMPORTER,
+    megatron::IMPORTER,
+    deepspeed::IMPORTER,
+    nanotron::IMPORTER,
+    maxtext::IMPORTER,
+];
 
 /// The importer of that name.
 pub fn find(name: &str) -> Result<&'static Importer, ImportError> {

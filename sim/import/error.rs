@@ -1,5 +1,6 @@
 //! Why a configuration could not be imported, with its place and what to try.
 
+use crate::model::huggingface::ModelError;
 use crate::scenario::ScenarioError;
 
 /// A configuration that makes no scenario.
@@ -71,6 +72,9 @@ pub enum ImportError {
         /// What to try.
         remedy: String,
     },
+    /// The model's configuration is none.
+    #[error(transparent)]
+    Model(Box<ModelError>),
     /// The machine is not named, or not in full.
     #[error("{problem}\nsuch as: windtunnel import {framework} {file} {example}")]
     Machine {

@@ -34,6 +34,13 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
     let (raw, branches) = arguments::read(request)?;
     let settings = Settings::new(request.file, &TABLE, raw, request.version);
     let mut out = Imported::of(&settings);
+    if let Some(found) = settings.word(arguments::PROGRAM)? {
+        const OTHERS: [&str; 9] = ["bert", "t5", "mamba", "vision", "vlm", "retro", "ict", "mimo", "hybrid"];
+        if OTHERS.iter().any(|name| found.value.contains(name)) {
+            let what = format!("the program {}, whose model is no decoder of attention alone,", found.value);
+            return Err(settings.unsupported(arguments::PROGRAM, what, "import the arguments of pretrain_gpt.py"));
+        }
+    }
     if !branches.is_empty() {
         let list = branches.join(", ");
         out.note(format!("Conditions of the script are not evaluated. Its first assignment holds for {list}."));

@@ -120,6 +120,17 @@ impl<'s> Settings<'s> {
         setting.line.map_or_else(|| "the command line".to_owned(), |line| format!("{}:{line}", self.file))
     }
 
+    /// Where a setting is, without the file's folder: comments stand beside the whole path.
+    fn comment_of(&self, setting: &Setting) -> String {
+        let name = self.file.rsplit(['/', '\\']).next().unwrap_or(self.file);
+        setting.line.map_or_else(|| "the command line".to_owned(), |line| format!("{name}:{line}"))
+    }
+
+    /// Where a key is, without the file's folder.
+    pub fn comment(&self, key: &str) -> String {
+        self.given.get(key).map_or_else(|| "by default".to_owned(), |setting| self.comment_of(setting))
+    }
+
     /// `file:line` of a key, else the file.
     pub fn place(&self, key: &str) -> String {
         self.given.get(key).map_or_else(|| self.file.to_owned(), |setting| self.place_of(setting))
@@ -139,7 +150,7 @@ impl<'s> Settings<'s> {
     pub fn value(&self, key: &str) -> Option<Found<Value>> {
         self.asked.borrow_mut().insert(key.to_owned());
         if let Some(setting) = self.given.get(key) {
-            let why = Why::Stated { key: setting.written.clone(), place: self.place_of(setting) };
+            let why = Why::Stated { key: setting.written.clone(), place: self.comment_of(setting) };
             return (!setting.value.is_null()).then(|| Found { value: setting.value.clone(), why, stated: true });
         }
         let default = self.table.default(&self.version, key)?;
@@ -281,7 +292,7 @@ impl<'s> Settings<'s> {
                     left.unmodelled.push(Unmodelled {
                         key: setting.written.clone(),
                         value: shown(&setting.value),
-                        place: self.place_of(setting),
+                        place: self.comment_of(setting),
                         changes: known.changes.clone(),
                     });
                     continue;
@@ -290,7 +301,7 @@ impl<'s> Settings<'s> {
                 unknown += 1;
                 if unknown <= LISTED {
                     let near = did_you_mean(key, self.table.names());
-                    left.unknown.push(format!("{} ({}){near}", setting.written, self.place_of(setting)));
+                    left.unknown.push(format!("{} ({}){near}", setting.written, self.comment_of(setting)));
                 }
                 continue;
             }

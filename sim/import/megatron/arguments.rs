@@ -18,13 +18,16 @@ const MARKS: [&str; 3] = ["--num-layers", "--hidden-size", "--num-attention-head
 /// The table of a functional test's arguments.
 const TEST: &str = "MODEL_ARGS";
 
+/// The key of the program that is started.
+pub const PROGRAM: &str = "program";
+
 pub fn sniff(text: &str) -> bool {
     MARKS.iter().all(|mark| text.contains(mark)) && (text.contains("-model-parallel-size") || text.contains("pretrain_"))
 }
 
 /// Arguments, and variables that a branch assigns.
 pub fn read(request: &Request<'_>) -> Result<(Vec<Raw>, Vec<String>), ImportError> {
-    let (mut raw, branches) = if request.text.lines().any(|line| line.starts_with(TEST)) {
+    let (mut raw, branches) = if request.text.lines().any(|line| line.strip_prefix(TEST).is_some_and(|rest| rest.starts_with(':'))) {
         (of_test(request)?, vec![])
     } else {
         of_script(request)?
@@ -77,6 +80,11 @@ fn of_script(request: &Request<'_>) -> Result<(Vec<Raw>, Vec<String>), ImportErr
             let (before, after) = words.split_at(at);
             let known = ["nnodes", "nproc_per_node"];
             out.extend(list(before).into_iter().filter(|raw| known.contains(&raw.key.as_str())));
+            out.extend(after.first().map(|word| Raw {
+                key: PROGRAM.to_owned(),
+                value: Value::String(word.text.rsplit('/').next().unwrap_or(&word.text).to_owned()),
+                line: Some(word.line),
+            }));
             out.extend(list(after));
         }
         None => {

@@ -117,7 +117,7 @@ fn make(out: &mut Imported, settings: &Settings<'_>) -> Result<(&'static str, Wh
     for (name, _) in names.iter().zip(differ).filter(|(_, differs)| *differs) {
         let value = settings.value(name).map_or_else(|| "not set".to_owned(), |found| found.value.to_string());
         let changes = format!("the nearest make is {make}'s, which has it otherwise: pointwise kernels, and little memory");
-        out.without(name, &value, &settings.place(name), changes);
+        out.without(name, &value, &settings.comment(name), changes);
     }
     Ok((make, Why::code("a shipped model of the same make: norm, activation, positions and biases")))
 }
