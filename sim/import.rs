@@ -27,8 +27,7 @@ mod write;
 
 pub use error::ImportError;
 pub use imported::Imported;
-pub use importer::{Importer, Request};
-pub use machine::Machine;
+pub use importer::{Importer, Machine, Request};
 pub use settings::Settings;
 pub use why::Why;
 

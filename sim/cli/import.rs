@@ -106,7 +106,9 @@ pub fn load(path: &Path, on: &On) -> Result<Scenario, Failure> {
     let (file, text) = super::read(path)?;
     let Some(importer) = recognised(&file, &text)? else {
         if on.is_written() {
-            let message = format!("{file} is a scenario, which names its machine itself: leave out --on, --nodes, --chips, --slice and --slices");
+            let message = format!(
+                "{file} is a scenario, which names its machine itself: leave out --on, --nodes, --chips, --slice and --slices"
+            );
             return Err(Failure::input(message));
         }
         return Scenario::proofread(&file, &text).map_err(Failure::input);

@@ -15,7 +15,7 @@ use super::machine::{self, Kind};
 use super::settings::{Raw, Settings};
 use super::syntax::{json, overrides};
 use super::table::Table;
-use super::why::Why;
+use super::why::{Found, Why};
 use crate::scenario::release_defaults;
 
 /// Reads DeepSpeed's configurations.
@@ -58,7 +58,8 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
     let model = hf::model(&text, path)?;
     out.put("model.huggingface", path, Why::code("--model"));
     out.put("description", format!("{}, DeepSpeed", model.name), Why::code("--model"));
-    for (key, value, source) in release_defaults(RELEASE, "deepspeed-zero") {
+    let read = |key: &str| key != "framework.experts" || model.experts().is_some();
+    for (key, value, source) in release_defaults(RELEASE, "deepspeed-zero").into_iter().filter(|(key, ..)| read(key)) {
         out.put(&key, value, Why::code(source));
     }
     batch(&mut out, &settings)?;
@@ -85,7 +86,8 @@ fn batch(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError>
         (Some(found), _) => out.put("batch.micro", found.value, found.why.clone()),
         (None, Some(_)) => {
             let key = "train_micro_batch_size_per_gpu";
-            let remedy = "add train_micro_batch_size_per_gpu=N: train_batch_size alone leaves it to the number of ranks";
+            let remedy =
+                "add train_micro_batch_size_per_gpu=N: train_batch_size alone leaves it to the number of ranks";
             return Err(settings.missing(key, "a whole number, 1 or more", remedy));
         }
     }
@@ -174,8 +176,13 @@ fn zero(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> 
         };
         let idle = !third && THIRD.iter().any(|start| name.starts_with(start));
         let away = name.split_once('.').and_then(|(table, _)| out.get(&format!("zero.{table}.device")));
-        let home = name.contains('.') && !name.ends_with("device") && away.is_none_or(|device| device.as_str() == Some("none"));
-        if let Some(found) = found.filter(|_| stated && !idle && !home) {
+        let home = name.contains('.')
+            && !name.ends_with("device")
+            && away.is_none_or(|device| device.as_str() == Some("none"));
+        if let Some(mut found) = found.filter(|_| stated && !idle && !home) {
+            if name == "sub_group_size" && found.value.as_integer() == Some(0) {
+                found = Found { value: Value::Integer(1), why: found.why.so("0: a group for each parameter"), stated };
+            }
             out.put(&format!("zero.{name}"), found.value, found.why);
         }
     }

@@ -17,7 +17,9 @@ pub enum ImportError {
         known: String,
     },
     /// Two importers take the file for theirs.
-    #[error("{file} may be a configuration of {names}\nsay which: windtunnel import {first} {file} --on h100-sxm-80gb --nodes 1")]
+    #[error(
+        "{file} may be a configuration of {names}\nsay which: windtunnel import {first} {file} --on h100-sxm-80gb --nodes 1"
+    )]
     Ambiguous {
         /// The file.
         file: String,
@@ -88,7 +90,9 @@ pub enum ImportError {
         example: String,
     },
     /// The scenario that comes of it is refused.
-    #[error("{file} was read, and the scenario that it makes is refused (its lines say where each key comes from):\n{why}")]
+    #[error(
+        "{file} was read, and the scenario that it makes is refused (its lines say where each key comes from):\n{why}"
+    )]
     Refused {
         /// The file.
         file: String,

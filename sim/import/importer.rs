@@ -1,8 +1,7 @@
-//! What an importer is, and what it is asked.
+//! What an importer is, and what it is asked: a configuration and the machine that the command line names.
 
 use super::error::ImportError;
 use super::imported::Imported;
-use super::machine::Machine;
 
 /// Reads the configurations of one framework.
 #[derive(Debug)]
@@ -15,6 +14,21 @@ pub struct Importer {
     pub sniff: fn(&str) -> bool,
     /// Reads one.
     pub read: fn(&Request<'_>) -> Result<Imported, ImportError>,
+}
+
+/// Flags that name a machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// `--on`: a shipped topology, or the path of a file.
+    pub on: Option<String>,
+    /// `--nodes`.
+    pub nodes: Option<u32>,
+    /// `--chips`: some chips of one node.
+    pub chips: Option<u32>,
+    /// `--slice`: of a TPU pod.
+    pub slice: Option<String>,
+    /// `--slices`.
+    pub slices: Option<u32>,
 }
 
 /// A configuration and what stands beside it on the command line.

@@ -7,21 +7,6 @@ use super::why::Why;
 use crate::hardware::registry::registry;
 use crate::near::did_you_mean;
 
-/// Flags that name a machine.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Machine {
-    /// `--on`: a shipped topology, or the path of a file.
-    pub on: Option<String>,
-    /// `--nodes`.
-    pub nodes: Option<u32>,
-    /// `--chips`: some chips of one node.
-    pub chips: Option<u32>,
-    /// `--slice`: of a TPU pod.
-    pub slice: Option<String>,
-    /// `--slices`.
-    pub slices: Option<u32>,
-}
-
 /// What kind of machine a framework needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -70,7 +55,9 @@ pub fn put(out: &mut Imported, request: &Request<'_>, framework: &'static str, k
             return Err(fails("write --nodes for whole nodes, or --chips for some chips of one".to_owned()));
         }
         (Kind::Slices, ..) => {
-            return Err(fails("a TPU is rented as slices: write --slice, and --slices where there are several".to_owned()));
+            return Err(fails(
+                "a TPU is rented as slices: write --slice, and --slices where there are several".to_owned(),
+            ));
         }
     }
     Ok(())

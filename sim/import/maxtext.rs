@@ -71,7 +71,7 @@ fn sniff(text: &str) -> bool {
 }
 
 fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
-    let mut raw = if request.text.lines().any(|line| line.contains("base.yml") && !line.contains("base_config")) {
+    let mut raw = if request.text.starts_with("#!") || request.text.lines().any(starts_training) {
         of_script(request)?
     } else {
         yaml::read(request.file, request.text)?
@@ -85,10 +85,33 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
     }
     out.put("runtime", "xla", Why::code("MaxText is compiled whole by XLA"));
     machine::put(&mut out, request, IMPORTER.name, Kind::Slices)?;
-    let name = settings.word("model_name")?;
-    let name = name.filter(|found| found.value != "default").ok_or_else(|| {
-        settings.missing("model_name", "the name of a model", "add model_name=llama3.1-8b: sizes of base.yml are of no named model")
-    })?;
+    model(&mut out, &settings)?;
+    mesh(&mut out, &settings, request)?;
+    batch(&mut out, &settings)?;
+    compiled(&mut out, &settings)?;
+    pipeline(&mut out, &settings)?;
+    Ok(out.finish(&settings))
+}
+
+/// Scales of base.yml's own model that are shipped here.
+const SCALES: [i64; 6] = [32, 64, 128, 256, 512, 1024];
+
+fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
+    let name = settings.word("model_name")?.filter(|found| found.value != "default");
+    let scale = settings.count("global_parameter_scale")?;
+    let Some(name) = name else {
+        let remedy = "add model_name=llama3.1-8b: sizes of base.yml are of no named model";
+        let missing = || settings.missing("model_name", "the name of a model", remedy);
+        let scale = scale.filter(|found| SCALES.contains(&found.value)).ok_or_else(missing)?;
+        let why = scale.why.clone().so("base.yml's model at that scale");
+        out.put("model.name", format!("maxtext-llama-{}b", scale.value), why);
+        out.put("description", format!("base.yml at scale {}, MaxText", scale.value), scale.why);
+        return Ok(());
+    };
+    if let Some(found) = scale.filter(|found| found.value > 1) {
+        let changes = "another size than the named model's: memory and time";
+        out.without("global_parameter_scale", &found.value.to_string(), &found.why.to_string(), changes);
+    }
     let Some((_, shipped)) = MODELS.iter().find(|(known, _)| *known == name.value) else {
         let known: Vec<&str> = MODELS.iter().map(|(name, _)| *name).collect();
         let remedy = format!("set it to one of {}", known.join(", "));
@@ -96,11 +119,12 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
     };
     out.put("model.name", *shipped, name.why.clone());
     out.put("description", format!("{}, MaxText", name.value), name.why);
-    mesh(&mut out, &settings, request)?;
-    batch(&mut out, &settings)?;
-    compiled(&mut out, &settings)?;
-    pipeline(&mut out, &settings)?;
-    Ok(out.finish(&settings))
+    Ok(())
+}
+
+/// Whether a line of a script starts a training.
+fn starts_training(line: &str) -> bool {
+    line.contains("base.yml") && !line.contains("base_config")
 }
 
 /// `key=value` words of the command that names `base.yml` or another configuration.
@@ -177,8 +201,17 @@ fn batch(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError>
 }
 
 /// Tensors of a custom policy.
-const KEPT: [&str; 9] =
-    ["decoder_layer_input", "query_proj", "key_proj", "value_proj", "context", "out_proj", "mlpwi_0", "mlpwi_1", "mlpwo"];
+const KEPT: [&str; 9] = [
+    "decoder_layer_input",
+    "query_proj",
+    "key_proj",
+    "value_proj",
+    "context",
+    "out_proj",
+    "mlpwi_0",
+    "mlpwi_1",
+    "mlpwo",
+];
 
 fn compiled(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
     let policy = settings.word("remat_policy")?;
@@ -237,7 +270,12 @@ fn compiled(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErr
 
 fn pipeline(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
     let piped = out.degree("mesh.pipeline") * out.degree("mesh.dcn_pipeline") > 1;
-    for name in ["num_layers_per_pipeline_stage", "num_pipeline_repeats", "num_pipeline_microbatches", "pipeline_parallel_layers"] {
+    for name in [
+        "num_layers_per_pipeline_stage",
+        "num_pipeline_repeats",
+        "num_pipeline_microbatches",
+        "pipeline_parallel_layers",
+    ] {
         let found = settings.integer(name)?.filter(|found| found.stated && found.value > 0);
         if piped {
             out.put_found(&format!("xla.{name}"), found);

@@ -128,7 +128,8 @@ fn precision(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
         fused => out.put_found("megatron.gradient_accumulation_fusion", fused),
     }
     out.put("megatron.grad_reduce_in_fp32", reduces.value, reduces.why);
-    let recipe = settings.choice("fp8_recipe", &["delayed", "tensorwise", "blockwise", "mxfp8"].map(|name| (name, name)))?;
+    let recipe =
+        settings.choice("fp8_recipe", &["delayed", "tensorwise", "blockwise", "mxfp8"].map(|name| (name, name)))?;
     if let Some(found) = settings.word("fp8")? {
         let recipe = recipe.map_or_else(|| found.with("delayed"), |recipe| recipe);
         if recipe.value == "mxfp8" {
@@ -159,7 +160,9 @@ fn kernels(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErro
             out.put("attention.backend", kernels, found.why);
         }
         (_, Some(found)) => out.put("megatron.attention", "flash", found.why),
-        _ if local => out.put("megatron.attention", "unfused", Why::code("--transformer-impl local without --use-flash-attn")),
+        _ if local => {
+            out.put("megatron.attention", "unfused", Why::code("--transformer-impl local without --use-flash-attn"))
+        }
         _ => {}
     }
     for (key, source) in [("hidden_dropout", "hidden_dropout"), ("attention_dropout", "attention_dropout")] {
@@ -168,7 +171,8 @@ fn kernels(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErro
         }
     }
     let gated = settings.is_set("swiglu")?;
-    let (fused, other) = if gated { ("bias_swiglu_fusion", "bias_gelu_fusion") } else { ("bias_gelu_fusion", "bias_swiglu_fusion") };
+    let (fused, other) =
+        if gated { ("bias_swiglu_fusion", "bias_gelu_fusion") } else { ("bias_gelu_fusion", "bias_swiglu_fusion") };
     let _ = settings.flag(other)?;
     flag(out, settings, "megatron.bias_activation_fusion", fused)?;
     flag(out, settings, "megatron.bias_dropout_fusion", "bias_dropout_fusion")?;
@@ -207,7 +211,11 @@ fn recompute(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
     let Some(found) = granularity else { return Ok(()) };
     if found.value {
         let method = method.ok_or_else(|| {
-            settings.missing("recompute_method", "uniform or block", "add --recompute-method uniform --recompute-num-layers 1")
+            settings.missing(
+                "recompute_method",
+                "uniform or block",
+                "add --recompute-method uniform --recompute-num-layers 1",
+            )
         })?;
         let layers = layers.map_or(1, |found| found.value);
         let mut value = toml::Table::new();
@@ -257,7 +265,8 @@ fn experts(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErro
 
 fn optimizer(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
     if let Some(found) = settings.word("optimizer")?.filter(|found| found.value != "adam") {
-        let remedy = "import with --optimizer adam: other states and another step are not simulated under Megatron-Core";
+        let remedy =
+            "import with --optimizer adam: other states and another step are not simulated under Megatron-Core";
         return Err(settings.unsupported("optimizer", format!("the optimizer {:?}", found.value), remedy));
     }
     if let Some(found) = settings.number("clip_grad")? {

@@ -56,7 +56,9 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
         let changes = "gradients are summed in the parameters' type: less memory";
         out.without("optimizer.accumulate_grad_in_fp32", "false", &found.why.to_string(), changes);
     }
-    if let Some(found) = settings.word("optimizer.optimizer_factory.name")?.filter(|found| !found.value.eq_ignore_ascii_case("adamw")) {
+    if let Some(found) =
+        settings.word("optimizer.optimizer_factory.name")?.filter(|found| !found.value.eq_ignore_ascii_case("adamw"))
+    {
         let what = format!("the optimizer {:?}", found.value);
         return Err(settings.unsupported("optimizer.optimizer_factory.name", what, "set it to adamW"));
     }
@@ -77,7 +79,8 @@ fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError>
     let kinds = settings.beginning("model.model_config.is_").map(str::to_owned).collect::<Vec<_>>();
     for key in kinds.iter().filter(|key| !key.ends_with("is_llama_config")) {
         if settings.is_set(key)? {
-            let changes = "the model is taken for a Llama of the same sizes: norms and biases of attention, and little time";
+            let changes =
+                "the model is taken for a Llama of the same sizes: norms and biases of attention, and little time";
             out.without(key, "true", &settings.comment(key), changes);
         }
     }

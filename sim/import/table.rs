@@ -88,7 +88,8 @@ impl Table {
 
     /// All keys that have a name here.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        let own = self.defaults.keys().chain(self.unmodelled.keys()).chain(self.renamed.keys()).chain(self.negated.keys());
+        let own =
+            self.defaults.keys().chain(self.unmodelled.keys()).chain(self.renamed.keys()).chain(self.negated.keys());
         own.map(String::as_str).chain(self.idle.iter().map(String::as_str)).filter(|name| !name.ends_with('*'))
     }
 

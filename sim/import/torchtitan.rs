@@ -45,7 +45,7 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
     let mut out = Imported::of(&settings);
     out.put("runtime", "fsdp2", Why::code("torchtitan shards with fully_shard (FSDP2)"));
     machine::put(&mut out, request, IMPORTER.name, Kind::Gpus)?;
-    code(&mut out, &settings);
+    code(&mut out, &settings)?;
     flavors::model(&mut out, &settings)?;
     mesh(&mut out, &settings)?;
     pipeline(&mut out, &settings)?;
@@ -60,7 +60,7 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
 }
 
 /// What the release's code does, whatever its configuration says.
-fn code(out: &mut Imported, settings: &Settings<'_>) {
+fn code(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
     for (key, value, source) in release_defaults(RELEASE, "fsdp2") {
         out.put(&key, value, Why::code(source));
     }
@@ -74,6 +74,11 @@ fn code(out: &mut Imported, settings: &Settings<'_>) {
         let backend = if blackwell { "cudnn" } else { "flash2" };
         out.put("attention.backend", backend, at("torchtitan/models/attention.py:201, cuDNN first on B200 alone"));
     }
+    let norms = [("fused_rmsnorm", true), ("rmsnorm", false), ("compiled_rmsnorm", false)];
+    if let Some(found) = settings.choice("model.norm_type", &norms)? {
+        out.put("framework.fused_rms_norm", found.value, found.why);
+    }
+    Ok(())
 }
 
 fn description(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
@@ -110,7 +115,9 @@ fn mesh(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> 
         Some(found) if found.value == -1 => {
             out.note(format!("mesh.dp_shard is left out: the ranks that other axes leave ({})", found.why));
         }
-        _ => return Err(settings.wrong(sharded, "-1, or a whole number of 1 or more", "-1 for the ranks that are left")),
+        _ => {
+            return Err(settings.wrong(sharded, "-1, or a whole number of 1 or more", "-1 for the ranks that are left"));
+        }
     }
     if out.get("mesh.dp_shard").and_then(Value::as_integer) == Some(1) && out.degree("mesh.dp_replicate") > 1 {
         let remedy = "set data_parallel_shard_degree = 2 or more, or -1";
@@ -119,7 +126,8 @@ fn mesh(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> 
     let loss = settings.flag("parallelism.disable_loss_parallel")?;
     let asynchronous = settings.flag("parallelism.enable_async_tensor_parallel")?;
     if out.degree("mesh.tp") > 1 {
-        let sequence = Why::code(format!("{RELEASE}: models/llama3/infra/parallelize.py, SequenceParallel between modules"));
+        let sequence =
+            Why::code(format!("{RELEASE}: models/llama3/infra/parallelize.py, SequenceParallel between modules"));
         out.put("tensor_parallel.sequence", true, sequence);
         if let Some(found) = loss {
             out.put("tensor_parallel.loss", !found.value, found.why);
@@ -192,7 +200,9 @@ fn pipeline(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErr
         Some(found) => out.put("pipeline.layers_per_stage", found.value, found.why),
         None => {
             let stages = if looped { 2 } else { 1 };
-            let why = format!("{RELEASE}: distributed/pipeline_parallel.py, two stages on each rank if the schedule is looped");
+            let why = format!(
+                "{RELEASE}: distributed/pipeline_parallel.py, two stages on each rank if the schedule is looped"
+            );
             out.put("pipeline.virtual_stages", stages, Why::code(why));
         }
     }
@@ -255,7 +265,8 @@ fn batch(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError>
         }
         None => {
             let how = if parts > 1 { "parts of local_batch_size in the pipeline" } else { "one micro-batch a step" };
-            let why = if parts > 1 { local.why.and(&part.why) } else { Why::code("training.global_batch_size is not set") };
+            let why =
+                if parts > 1 { local.why.and(&part.why) } else { Why::code("training.global_batch_size is not set") };
             out.put("batch.accumulation", parts, why.so(how));
         }
     }
@@ -324,6 +335,11 @@ fn compiled(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErr
     ]);
     let recipe = settings.word("quantize.linear.float8.recipe_name")?;
     let skipped = settings.words("quantize.linear.float8.filter_fqns")?;
+    let switched = settings.flag("quantize.linear.float8.enable_float8_linear")?.filter(|found| found.value);
+    let converters = match switched {
+        Some(found) => Some(found.with(vec!["float8".to_owned()])),
+        None => converters,
+    };
     let Some(converters) = converters else { return Ok(()) };
     for name in &converters.value {
         match name.as_str() {
@@ -333,7 +349,8 @@ fn compiled(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErr
                         out.put("float8.recipe", found.value.as_str(), found.why.clone());
                     }
                     Some(found) => {
-                        let changes = "weight gradients are computed in bf16; taken as rowwise: less time than it takes";
+                        let changes =
+                            "weight gradients are computed in bf16; taken as rowwise: less time than it takes";
                         out.put("float8.recipe", "rowwise", found.why.clone());
                         out.without("float8.recipe_name", &found.value, &found.why.to_string(), changes);
                     }
@@ -352,7 +369,8 @@ fn compiled(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErr
                 }
             }
             other => {
-                let changes = "linears or experts in another number format: their time, and the memory of what they keep";
+                let changes =
+                    "linears or experts in another number format: their time, and the memory of what they keep";
                 out.without("model.converters", other, &converters.why.to_string(), changes);
             }
         }
@@ -382,7 +400,8 @@ fn recompute(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
         }
         ("memory_budget", _) => {
             out.put(key, "none", mode.why.clone().so("not modelled, see below"));
-            let changes = "the compiler recomputes until activations fit into a share of their memory: less memory, more time";
+            let changes =
+                "the compiler recomputes until activations fit into a share of their memory: less memory, more time";
             let share = budget.map_or(0.5, |found| found.value).to_string();
             out.without("activation_checkpoint.memory_budget", &share, &mode.why.to_string(), changes);
         }

@@ -12,7 +12,13 @@ impl Imported {
     /// The scenario's text.
     pub fn text(&self) -> String {
         let mut out = String::new();
-        let _ = writeln!(out, "# {}: imported as a configuration of {} ({}).", plain(&self.file), self.of, plain(&self.basis));
+        let _ = writeln!(
+            out,
+            "# {}: imported as a configuration of {} ({}).",
+            plain(&self.file),
+            self.of,
+            plain(&self.basis)
+        );
         for note in &self.notes {
             let _ = writeln!(out, "# {}", plain(note));
         }
@@ -66,9 +72,10 @@ impl Imported {
 
     /// What a user should know before trusting the scenario, one line each.
     pub fn warnings(&self) -> Vec<String> {
-        let unmodelled = self.unmodelled.iter().map(|left| {
-            format!("{} = {} ({}) is not modelled: {}", left.key, left.value, left.place, left.changes)
-        });
+        let unmodelled = self
+            .unmodelled
+            .iter()
+            .map(|left| format!("{} = {} ({}) is not modelled: {}", left.key, left.value, left.place, left.changes));
         let unknown = self.unknown.iter().map(|key| format!("{key} is no key of {}: it was passed over", self.of));
         unmodelled.chain(unknown).map(|line| plain(&line)).collect()
     }

@@ -22,17 +22,20 @@ const TEST: &str = "MODEL_ARGS";
 pub const PROGRAM: &str = "program";
 
 pub fn sniff(text: &str) -> bool {
-    MARKS.iter().all(|mark| text.contains(mark)) && (text.contains("-model-parallel-size") || text.contains("pretrain_"))
+    MARKS.iter().all(|mark| text.contains(mark))
+        && (text.contains("-model-parallel-size") || text.contains("pretrain_"))
 }
 
 /// Arguments, and variables that a branch assigns.
 pub fn read(request: &Request<'_>) -> Result<(Vec<Raw>, Vec<String>), ImportError> {
-    let (mut raw, branches) = if request.text.lines().any(|line| line.strip_prefix(TEST).is_some_and(|rest| rest.starts_with(':'))) {
-        (of_test(request)?, vec![])
-    } else {
-        of_script(request)?
-    };
-    let words: Vec<Word> = request.overrides.iter().map(|word| Word { text: word.clone(), line: 0, open: false }).collect();
+    let (mut raw, branches) =
+        if request.text.lines().any(|line| line.strip_prefix(TEST).is_some_and(|rest| rest.starts_with(':'))) {
+            (of_test(request)?, vec![])
+        } else {
+            of_script(request)?
+        };
+    let words: Vec<Word> =
+        request.overrides.iter().map(|word| Word { text: word.clone(), line: 0, open: false }).collect();
     let beside = list(&words).into_iter().map(|raw| Raw { line: None, ..raw });
     raw.extend(beside);
     Ok((raw, branches))
@@ -71,8 +74,10 @@ fn of_script(request: &Request<'_>) -> Result<(Vec<Raw>, Vec<String>), ImportErr
     let script = shell::read(request.file, request.text)?;
     let is_program = |word: &Word| word.text.ends_with(".py");
     let commands: Vec<Vec<Word>> = script.commands.iter().map(|words| opened(words)).collect();
-    let starts = |words: &&Vec<Word>| words.iter().any(is_program) && words.iter().any(|word| word.text.starts_with("--"));
-    let training = commands.iter().filter(starts).max_by_key(|words| words.iter().any(|word| word.text.contains("pretrain")));
+    let starts =
+        |words: &&Vec<Word>| words.iter().any(is_program) && words.iter().any(|word| word.text.starts_with("--"));
+    let training =
+        commands.iter().filter(starts).max_by_key(|words| words.iter().any(|word| word.text.contains("pretrain")));
     let mut out = vec![];
     match training {
         Some(words) => {
@@ -107,10 +112,12 @@ fn of_script(request: &Request<'_>) -> Result<(Vec<Raw>, Vec<String>), ImportErr
     Ok((out, script.branches))
 }
 
-/// A command's words, where one that is a command itself (`bash -c "python …"`) is taken apart.
+/// A command's words, where one that is a command or an argument with its value in quotes is taken apart.
 fn opened(words: &[Word]) -> Vec<Word> {
     let parts = |word: &Word| {
-        let whole = !(word.text.contains(".py ") && word.text.contains(" --"));
+        let command = word.text.contains(".py ") && word.text.contains(" --");
+        let argument = word.text.starts_with("--") && word.text.contains(' ') && !word.text.contains('=');
+        let whole = !command && !argument;
         let parts: Vec<&str> = if whole { vec![&word.text] } else { word.text.split_whitespace().collect() };
         parts.into_iter().map(|text| Word { text: text.to_owned(), ..word.clone() }).collect::<Vec<_>>()
     };

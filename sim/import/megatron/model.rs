@@ -6,8 +6,8 @@ use crate::import::error::ImportError;
 use crate::import::imported::Imported;
 use crate::import::settings::Settings;
 use crate::import::why::{Found, Why};
-use crate::model::huggingface::shipped;
 use crate::model::ModelConfig;
+use crate::model::huggingface::shipped;
 
 /// Makes of dense models: what the arguments say, and a shipped model that is made so.
 const LLAMA: &str = "llama-3-8b";
@@ -31,7 +31,10 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
     let latent = settings.is_set("multi_latent_attention")?;
     let make = make(out, settings)?;
     let tied = settings.flag("untie_embeddings_and_output_weights")?;
-    out.put_found("megatron.make_vocab_size_divisible_by", settings.count("make_vocab_size_divisible_by")?.filter(|f| f.stated));
+    out.put_found(
+        "megatron.make_vocab_size_divisible_by",
+        settings.count("make_vocab_size_divisible_by")?.filter(|f| f.stated),
+    );
     out.put_found("megatron.mtp_num_layers", settings.count("mtp_num_layers")?);
     let mixture = [
         settings.count("moe_ffn_hidden_size")?,
@@ -42,8 +45,13 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
         let alike = alike(&width, &heads, experts.as_ref(), &mixture, latent);
         let Some(name) = alike else {
             let what = "a mixture of experts or latent attention of sizes that no shipped model has";
-            let remedy = "write its Hugging Face config.json and a scenario with model.huggingface (windtunnel import hf)";
-            return Err(settings.unsupported(if experts.is_some() { "num_experts" } else { "multi_latent_attention" }, what, remedy));
+            let remedy =
+                "write its Hugging Face config.json and a scenario with model.huggingface (windtunnel import hf)";
+            return Err(settings.unsupported(
+                if experts.is_some() { "num_experts" } else { "multi_latent_attention" },
+                what,
+                remedy,
+            ));
         };
         let why = width.why.clone().so("a shipped model of these sizes");
         out.put("model.name", name, why);
@@ -80,7 +88,9 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
         Some(found) => out.put("model.vocab", found.value, found.why),
         None => {
             let name = out.get("model.name").and_then(Value::as_str).unwrap_or_default().to_owned();
-            out.note(format!("The arguments do not say how many words there are: {name}'s. Add --vocab-size N to set it."));
+            out.note(format!(
+                "The arguments do not say how many words there are: {name}'s. Add --vocab-size N to set it."
+            ));
         }
     }
     Ok(())
@@ -96,7 +106,8 @@ fn make(out: &mut Imported, settings: &Settings<'_>) -> Result<(&'static str, Wh
     let qkv_bias = settings.is_set("add_qkv_bias")?;
     let qk_norm = settings.is_set("qk_layernorm")?;
     let position = settings.word("position_embedding_type")?;
-    let rotary = settings.is_set("use_rotary_position_embeddings")? || position.as_ref().is_some_and(|found| found.value == "rope");
+    let rotary = settings.is_set("use_rotary_position_embeddings")?
+        || position.as_ref().is_some_and(|found| found.value == "rope");
     let _ = settings.flag("add_position_embedding")?;
     let make = match (rms && gated && rotary && !bias, squared) {
         (true, _) if qk_norm => QWEN3,
@@ -116,7 +127,8 @@ fn make(out: &mut Imported, settings: &Settings<'_>) -> Result<(&'static str, Wh
     let differ = [is.0 != said.0, is.1 != said.1, is.2 != said.2, is.3 != said.3];
     for (name, _) in names.iter().zip(differ).filter(|(_, differs)| *differs) {
         let value = settings.value(name).map_or_else(|| "not set".to_owned(), |found| found.value.to_string());
-        let changes = format!("the nearest make is {make}'s, which has it otherwise: pointwise kernels, and little memory");
+        let changes =
+            format!("the nearest make is {make}'s, which has it otherwise: pointwise kernels, and little memory");
         out.without(name, &value, &settings.comment(name), changes);
     }
     Ok((make, Why::code("a shipped model of the same make: norm, activation, positions and biases")))
@@ -161,14 +173,19 @@ fn alike(
     mixture: &[Option<Found<i64>>; 3],
     latent: bool,
 ) -> Option<&'static str> {
-    let is = |stated: &Option<Found<i64>>, own: u64| stated.as_ref().is_none_or(|found| u64::try_from(found.value) == Ok(own));
+    let is = |stated: &Option<Found<i64>>, own: u64| {
+        stated.as_ref().is_none_or(|found| u64::try_from(found.value) == Ok(own))
+    };
     let fits = |model: &ModelConfig| {
         let own = model.experts();
         let sizes = u64::try_from(width.value) == Ok(model.width) && u64::try_from(heads.value) == Ok(model.heads());
         let mixed = match (experts, own) {
             (Some(count), Some(own)) => {
                 let [width, top_k, shared] = mixture;
-                u64::try_from(count.value) == Ok(own.count) && is(width, own.width) && is(top_k, own.top_k) && is(shared, own.shared)
+                u64::try_from(count.value) == Ok(own.count)
+                    && is(width, own.width)
+                    && is(top_k, own.top_k)
+                    && is(shared, own.shared)
             }
             (None, None) => true,
             _ => false,

@@ -18,7 +18,8 @@ pub fn mesh(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErr
         ("mesh.etp", "expert_tensor_parallel_size"),
     ] {
         let found = settings.degree(source)?;
-        if found.value > 1 || key == "mesh.etp" && found.stated {
+        // A mesh names one axis at least.
+        if found.value > 1 || key == "mesh.tp" || key == "mesh.etp" && found.stated {
             out.put(key, found.value, found.why);
         }
     }
@@ -36,8 +37,10 @@ pub fn mesh(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErr
             out.put("megatron.cp_comm_type", first, found.why);
         }
         if let Some(found) = sizes {
-            let read: Option<Vec<Value>> =
-                found.value.as_array().and_then(|list| list.iter().map(|size| size.as_i64().map(Value::Integer)).collect());
+            let read: Option<Vec<Value>> = found
+                .value
+                .as_array()
+                .and_then(|list| list.iter().map(|size| size.as_i64().map(Value::Integer)).collect());
             let key = "hierarchical_context_parallel_sizes";
             let list = read.ok_or_else(|| settings.wrong(key, "two whole numbers", "such as 8 2"))?;
             out.put("megatron.hierarchical_context_parallel_sizes", Value::Array(list), found.why);
@@ -71,7 +74,11 @@ pub fn pipeline(out: &mut Imported, settings: &Settings<'_>) -> Result<(), Impor
             let per_rank = if between > 0 && cut > 0 { (counted - cut) / between } else { counted / pp };
             if per_rank % found.value != 0 {
                 let expected = format!("a divisor of the layers of a rank, {per_rank}");
-                return Err(settings.wrong("num_layers_per_virtual_pipeline_stage", &expected, "one that divides them"));
+                return Err(settings.wrong(
+                    "num_layers_per_virtual_pipeline_stage",
+                    &expected,
+                    "one that divides them",
+                ));
             }
             Some((per_rank / found.value, found.why.clone().so(&format!("{per_rank} layers on each rank"))))
         }
@@ -86,10 +93,20 @@ pub fn pipeline(out: &mut Imported, settings: &Settings<'_>) -> Result<(), Impor
         (None, None) => None,
         (first, last) => {
             let rest = (counted - cut).checked_div(between).unwrap_or(0) / stages;
-            let part = |found: &Option<crate::import::why::Found<i64>>| found.as_ref().map_or(rest, |found| found.value / stages);
+            let part = |found: &Option<crate::import::why::Found<i64>>| {
+                found.as_ref().map_or(rest, |found| found.value / stages)
+            };
             let why = [first, last].into_iter().flatten().map(|found| found.why.clone()).reduce(|a, b| a.and(&b));
             let all = (0..stages).flat_map(|_| {
-                (0..pp).map(|rank| if rank == 0 { part(first) } else if rank == pp - 1 { part(last) } else { rest })
+                (0..pp).map(|rank| {
+                    if rank == 0 {
+                        part(first)
+                    } else if rank == pp - 1 {
+                        part(last)
+                    } else {
+                        rest
+                    }
+                })
             });
             Some((all.collect::<Vec<i64>>(), why))
         }

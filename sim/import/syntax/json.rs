@@ -60,7 +60,8 @@ impl<'t> Walk<'t> {
 
     fn object(&mut self, prefix: &str, raw: &'t RawValue, depth: usize) -> Result<(), ImportError> {
         let line = self.line(raw);
-        let pairs: Pairs<'t> = serde_json::from_str(raw.get()).map_err(|error| syntax(self.file, line, &error.to_string()))?;
+        let pairs: Pairs<'t> =
+            serde_json::from_str(raw.get()).map_err(|error| syntax(self.file, line, &error.to_string()))?;
         if depth >= DEEPEST {
             return Err(syntax(self.file, line, &format!("objects are nested more than {DEEPEST} deep")));
         }
@@ -92,7 +93,8 @@ mod tests {
 
     #[test]
     fn objects_become_dotted_keys_with_their_lines() {
-        let read = read("a.json", "{\n \"a\": {\"b\": 1,\n \"c\": [1, {\"d\": 2}]},\n \"e\": null}").expect("it is read");
+        let read =
+            read("a.json", "{\n \"a\": {\"b\": 1,\n \"c\": [1, {\"d\": 2}]},\n \"e\": null}").expect("it is read");
         let shown: Vec<String> =
             read.iter().map(|raw| format!("{}={}@{}", raw.key, raw.value, raw.line.unwrap_or(0))).collect();
         assert_eq!(shown, ["a.b=1@2", "a.c=[1,{\"d\":2}]@3", "e=null@4"]);

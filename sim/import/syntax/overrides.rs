@@ -40,7 +40,8 @@ pub fn read(words: &[String]) -> Vec<Raw> {
             (key.to_owned(), scalar(value))
         } else {
             let (table, name) = key.rsplit_once('.').map_or(("", key), |(table, name)| (table, name));
-            let (name, set) = name.strip_prefix("no-").or(name.strip_prefix("no_")).map_or((name, true), |name| (name, false));
+            let (name, set) =
+                name.strip_prefix("no-").or(name.strip_prefix("no_")).map_or((name, true), |name| (name, false));
             (if table.is_empty() { name.to_owned() } else { format!("{table}.{name}") }, Value::Bool(set))
         };
         out.push(Raw { key, value, line: None });
@@ -54,10 +55,12 @@ mod tests {
 
     #[test]
     fn a_key_is_set_in_each_way_that_frameworks_write_it() {
-        let words = ["--training.steps=5", "a.b=x,y", "--lr", "-3.5", "--compile.enable", "--compile.no-loss", "n=None"];
+        let words =
+            ["--training.steps=5", "a.b=x,y", "--lr", "-3.5", "--compile.enable", "--compile.no-loss", "n=None"];
         let words: Vec<String> = words.map(str::to_owned).to_vec();
         let read: Vec<String> = read(&words).iter().map(|raw| format!("{}={}", raw.key, raw.value)).collect();
-        let expected = ["training.steps=5", "a.b=\"x,y\"", "lr=-3.5", "compile.enable=true", "compile.loss=false", "n=null"];
+        let expected =
+            ["training.steps=5", "a.b=\"x,y\"", "lr=-3.5", "compile.enable=true", "compile.loss=false", "n=null"];
         assert_eq!(read, expected);
     }
 }

@@ -53,7 +53,8 @@ impl Walk<'_> {
             if self.out.len() >= MOST {
                 return Err(syntax(self.file, line, format!("the file has more than {MOST} keys")));
             }
-            let key = if prefix.is_empty() { name.get_ref().to_string() } else { format!("{prefix}.{}", name.get_ref()) };
+            let key =
+                if prefix.is_empty() { name.get_ref().to_string() } else { format!("{prefix}.{}", name.get_ref()) };
             match value.get_ref() {
                 DeValue::Table(inner) => self.table(&key, inner, depth + 1)?,
                 _ => {

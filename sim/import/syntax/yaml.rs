@@ -27,7 +27,11 @@ pub fn read(file: &str, text: &str) -> Result<Vec<Raw>, ImportError> {
 
 fn syntax(file: &str, line: usize, problem: &str) -> ImportError {
     let remedy = "correct the file, or name the importer of what it is: windtunnel import --help".to_owned();
-    ImportError::Syntax { place: format!("{file}:{line}"), problem: format!("no YAML that is read here: {problem}"), remedy }
+    ImportError::Syntax {
+        place: format!("{file}:{line}"),
+        problem: format!("no YAML that is read here: {problem}"),
+        remedy,
+    }
 }
 
 struct Walk<'t> {

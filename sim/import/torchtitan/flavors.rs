@@ -71,10 +71,14 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
     };
     // Variants of a flavor differ in what runs attention alone.
     let variants = [("_flex_attn", Documents), ("_varlen_attn", Sdpa), ("_flex", Documents), ("_varlen", Sdpa)];
-    let variant = variants.iter().find_map(|(end, attention)| Some((flavor.value.strip_suffix(end)?, *end, *attention)));
+    let variant =
+        variants.iter().find_map(|(end, attention)| Some((flavor.value.strip_suffix(end)?, *end, *attention)));
     let (base, end) = variant.map_or((flavor.value.as_str(), ""), |(base, end, _)| (base, end));
     let large = ("gpt_oss", "120b", "gpt-oss-120b", Flex);
-    let found = FLAVORS.iter().chain([&large]).find(|(model, known, ..)| *model == name.value && known.eq_ignore_ascii_case(base));
+    let found = FLAVORS
+        .iter()
+        .chain([&large])
+        .find(|(model, known, ..)| *model == name.value && known.eq_ignore_ascii_case(base));
     let Some((_, _, shipped, attention)) = found else {
         return Err(unknown(settings, &name.value, &flavor.value));
     };
@@ -113,14 +117,18 @@ pub fn layers(out: &Imported) -> Option<i64> {
 }
 
 fn unknown(settings: &Settings<'_>, name: &str, flavor: &str) -> ImportError {
-    let of_model: Vec<&str> = FLAVORS.iter().filter(|(model, ..)| *model == name).map(|(_, flavor, ..)| *flavor).collect();
+    let of_model: Vec<&str> =
+        FLAVORS.iter().filter(|(model, ..)| *model == name).map(|(_, flavor, ..)| *flavor).collect();
     match of_model.is_empty() {
         true => {
             let remedy = "set model.name to llama2, llama3, qwen3, deepseek_v3 or gpt_oss, or write a scenario with model.huggingface";
             settings.unsupported("model.name", format!("torchtitan's model {name:?}"), remedy)
         }
         false => {
-            let remedy = format!("set model.flavor to one of {}, or write a scenario with model.huggingface", of_model.join(", "));
+            let remedy = format!(
+                "set model.flavor to one of {}, or write a scenario with model.huggingface",
+                of_model.join(", ")
+            );
             settings.unsupported("model.flavor", format!("the flavor {flavor:?} of {name}"), &remedy)
         }
     }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::Word;
 use super::lex::{self, Piece, Raw};
+use super::word::Word;
 
 /// The longest value of a variable \[B\].
 const LONGEST: usize = 1 << 20;
@@ -204,7 +204,7 @@ impl Sum<'_> {
     fn atom(&mut self) -> Option<i64> {
         if self.take(b"(").is_some() {
             self.depth += 1;
-            if self.depth > super::super::DEEPEST {
+            if self.depth > crate::import::syntax::DEEPEST {
                 return None;
             }
             let value = self.terms()?;

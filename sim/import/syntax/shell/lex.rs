@@ -165,9 +165,11 @@ impl Lexer<'_> {
                 '\\' if self.rest().starts_with("\\\n") || self.rest().starts_with("\\\r\n") => {
                     while self.next().is_some_and(|c| c != '\n') {}
                 }
-                '#' => while self.peek().is_some_and(|c| c != '\n') {
-                    self.next();
-                },
+                '#' => {
+                    while self.peek().is_some_and(|c| c != '\n') {
+                        self.next();
+                    }
+                }
                 '\n' => {
                     self.next();
                     self.documents();
@@ -180,14 +182,20 @@ impl Lexer<'_> {
                 '<' if self.rest().starts_with("<<") && !self.rest().starts_with("<<<") => {
                     self.next();
                     self.next();
-                    let end: String = self.rest().trim_start_matches(['-', ' ']).split_whitespace().next().unwrap_or("").to_owned();
+                    let end: String =
+                        self.rest().trim_start_matches(['-', ' ']).split_whitespace().next().unwrap_or("").to_owned();
                     let end = end.trim_matches(['\'', '"']).to_owned();
                     self.here.push(end);
                     return Ok(None);
                 }
                 '<' | '>' => {
-                    self.next();
-                    return Ok(None);
+                    while self.peek().is_some_and(|c| matches!(c, '<' | '>' | '&' | ' ')) {
+                        self.next();
+                    }
+                    // The file, or the other stream, is no word of the command.
+                    if self.peek().is_some_and(|c| !matches!(c, '\n' | ';' | '|' | '(' | ')')) {
+                        self.word(out)?;
+                    }
                 }
                 _ => return self.word(out),
             }
@@ -381,7 +389,7 @@ impl Lexer<'_> {
 
 /// What stands in `${…}`.
 fn braces(inner: &str, quoted: bool) -> Piece {
-    if inner.matches("${").count() > super::super::DEEPEST {
+    if inner.matches("${").count() > crate::import::syntax::DEEPEST {
         return Piece::Open;
     }
     let end = inner.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(inner.len());
