@@ -15,9 +15,12 @@ pub struct Args {
     framework: String,
     /// The configuration: a file, or a launch script.
     file: PathBuf,
-    /// What the command line of the framework adds, as it is written there: key=value, --key value.
-    #[arg(value_name = "KEY=VALUE", allow_hyphen_values = true)]
-    overrides: Vec<String>,
+    /// Keys of the framework that the command line sets.
+    #[arg(value_name = "KEY=VALUE")]
+    keys: Vec<String>,
+    /// What stands on the framework's own command line, as it is written there: --key value, --key=value.
+    #[arg(value_name = "WORDS", last = true)]
+    words: Vec<String>,
     #[command(flatten)]
     machine: On,
     /// The framework's release, where the file does not tell.
@@ -76,11 +79,12 @@ pub fn run(args: &Args) -> Outcome {
     let importer = import::find(&args.framework).map_err(Failure::input)?;
     let out = output(args.out.as_ref())?;
     let (file, text) = super::read_named(&args.file, "configuration")?;
+    let overrides = [args.keys.as_slice(), args.words.as_slice()].concat();
     let model = args.model.as_ref().map(|path| path.display().to_string());
     let request = Request {
         file: &file,
         text: &text,
-        overrides: &args.overrides,
+        overrides: &overrides,
         machine: args.machine.machine(),
         version: args.version.as_deref(),
         model: model.as_deref(),

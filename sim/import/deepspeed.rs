@@ -207,17 +207,24 @@ fn filled_in(out: &mut Imported, auto: &[String], width: i64) {
     }
 }
 
+/// Parameters in fp16, which are as wide as bf16.
+fn half(out: &mut Imported, why: Why) {
+    let changes = "fp16 has no rules here, and is predicted as bf16, which is as wide: checks for overflow and skipped steps are left out";
+    out.without("fp16.enabled", "true", &why.to_string(), changes);
+    out.put("precision.param", "bf16", why.so("taken as bf16, see below"));
+}
+
 fn others(out: &mut Imported, settings: &Settings<'_>, auto: &[String]) -> Result<(), ImportError> {
     let (bf16, fp16) = (settings.flag("bf16.enabled")?, settings.flag("fp16.enabled")?);
     let fp16 = fp16.filter(|found| found.value);
     match (bf16.filter(|found| found.value), fp16) {
         (Some(found), _) => out.put("precision.param", "bf16", found.why),
-        (None, Some(found)) => out.put("precision.param", "fp16", found.why),
+        (None, Some(found)) => half(out, found.why),
         (None, None) if auto.iter().any(|key| key == "bf16.enabled") => {
             out.put("precision.param", "bf16", Why::code("bf16.enabled is auto: assumed"));
         }
         (None, None) if auto.iter().any(|key| key == "fp16.enabled") => {
-            out.put("precision.param", "fp16", Why::code("fp16.enabled is auto: assumed"));
+            half(out, Why::code("fp16.enabled is auto: assumed"));
         }
         (None, None) => out.put("precision.param", "fp32", Why::code("neither bf16 nor fp16 is enabled")),
     }

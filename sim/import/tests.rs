@@ -198,6 +198,15 @@ fn auto_in_deepspeed_is_what_the_trainer_fills_in() {
 }
 
 #[test]
+fn fp16_of_deepspeed_is_named_and_taken_as_bf16() {
+    let text = DEEPSPEED.replace("bf16", "fp16");
+    let zero = read("deepspeed", &text, &[]).expect("it is read");
+    assert!(line(&zero, "precision.param").starts_with("\"bf16\" # fp16.enabled, ds.json:3"));
+    assert_eq!(zero.unmodelled.iter().map(|left| left.key.as_str()).collect::<Vec<_>>(), ["fp16.enabled"]);
+    zero.scenario().expect("it is accepted");
+}
+
+#[test]
 fn an_axis_of_maxtext_that_is_left_open_has_the_chips_that_others_leave() {
     let maxtext = read("maxtext", MAXTEXT, &["ici_tensor_parallelism=2"]).expect("it is read");
     assert_eq!(maxtext.get("mesh.fsdp").and_then(toml::Value::as_integer), Some(4));

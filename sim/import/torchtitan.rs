@@ -116,7 +116,11 @@ fn mesh(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> 
             out.note(format!("mesh.dp_shard is left out: the ranks that other axes leave ({})", found.why));
         }
         _ => {
-            return Err(settings.wrong(sharded, "-1, or a whole number of 1 or more", "-1 for the ranks that are left"));
+            return Err(settings.wrong(
+                sharded,
+                "-1, or a whole number of 1 or more",
+                "-1 for the ranks that are left",
+            ));
         }
     }
     if out.get("mesh.dp_shard").and_then(Value::as_integer) == Some(1) && out.degree("mesh.dp_replicate") > 1 {
