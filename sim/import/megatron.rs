@@ -119,14 +119,7 @@ fn precision(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
             Found { value: true, why: Why::code("parameters are in fp32"), stated: false }
         }
     };
-    let fused = settings.flag("gradient_accumulation_fusion")?.filter(|found| found.stated);
-    match fused {
-        None if !reduces.value => {
-            let why = reduces.why.clone().so("gradients that are no fp32 are not added by matmuls");
-            out.put("megatron.gradient_accumulation_fusion", false, why);
-        }
-        fused => out.put_found("megatron.gradient_accumulation_fusion", fused),
-    }
+    flag(out, settings, "megatron.gradient_accumulation_fusion", "gradient_accumulation_fusion")?;
     out.put("megatron.grad_reduce_in_fp32", reduces.value, reduces.why);
     let recipe =
         settings.choice("fp8_recipe", &["delayed", "tensorwise", "blockwise", "mxfp8"].map(|name| (name, name)))?;
