@@ -43,13 +43,17 @@ pub const IMPORTERS: &[Importer] = &[
     maxtext::IMPORTER,
 ];
 
+/// Names of all importers.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    IMPORTERS.iter().map(|importer| importer.name)
+}
+
 /// The importer of that name.
 pub fn find(name: &str) -> Result<&'static Importer, ImportError> {
-    let names = IMPORTERS.iter().map(|importer| importer.name);
     IMPORTERS.iter().find(|importer| importer.name == name).ok_or_else(|| ImportError::Framework {
         name: name.to_owned(),
-        near: did_you_mean(name, names.clone()),
-        known: names.collect::<Vec<_>>().join(", "),
+        near: did_you_mean(name, names()),
+        known: names().collect::<Vec<_>>().join(", "),
     })
 }
 

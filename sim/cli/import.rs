@@ -11,7 +11,8 @@ use windtunnel::scenario::Scenario;
 #[derive(Debug, clap::Args)]
 #[command(after_help = super::help::IMPORT)]
 pub struct Args {
-    /// Whose configuration it is: torchtitan, hf, megatron, deepspeed, nanotron or maxtext.
+    /// Whose configuration it is.
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(import::names()))]
     framework: String,
     /// The configuration: a file, or a launch script.
     file: PathBuf,

@@ -129,6 +129,15 @@ fn a_pipeline_of_torchtitan_takes_its_parts_from_the_local_batch() {
 }
 
 #[test]
+fn experts_over_ranks_mean_nothing_for_a_model_without_them() {
+    let dense = read("torchtitan", TITAN, &["parallelism.expert_parallel_degree=4"]).expect("it is read");
+    assert_eq!((line(&dense, "mesh.ep").as_str(), dense.notes.len()), ("absent", 2), "{:?}", dense.notes);
+    let words = ["parallelism.expert_parallel_degree=4", "model.name=deepseek_v3", "model.flavor=16B"];
+    let mixture = read("torchtitan", TITAN, &words).expect("it is read");
+    assert_eq!(line(&mixture, "mesh.ep"), "4 # parallelism.expert_parallel_degree, the command line");
+}
+
+#[test]
 fn a_configuration_of_an_older_torchtitan_is_told_by_its_keys() {
     let text = "[model]\nname = \"llama3\"\nflavor = \"8B\"\n[training]\nbatch_size = 1\nseq_len = 4096\ncompile = true\n[float8]\nfilter_fqns = [\"output\"]\n";
     let titan = read("torchtitan", text, &[]).expect("it is read");

@@ -104,6 +104,10 @@ fn mesh(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> 
     ];
     for (key, source) in axes {
         let found = settings.degree(source)?;
+        if key == "mesh.ep" && found.value > 1 && !flavors::has_experts(out) {
+            out.note(format!("{} has no effect: the model has no experts.", found.why));
+            continue;
+        }
         // A mesh names one axis at least.
         if found.value > 1 || key == "mesh.tp" {
             out.put(key, found.value, found.why);

@@ -110,6 +110,12 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
     Ok(())
 }
 
+/// Whether the shipped model that was put has experts.
+pub fn has_experts(out: &Imported) -> bool {
+    let name = out.get("model.name").and_then(Value::as_str).unwrap_or_default();
+    shipped::named(name).is_ok_and(|model| model.experts().is_some())
+}
+
 /// Layers of the shipped model that was put.
 pub fn layers(out: &Imported) -> Option<i64> {
     let name = out.get("model.name").and_then(Value::as_str)?;
