@@ -7,6 +7,7 @@ mod compare;
 mod completions;
 mod explain;
 mod help;
+mod import;
 mod man;
 mod plan;
 mod profile;
@@ -42,6 +43,8 @@ struct Cli {
 enum Command {
     /// Predict one scenario.
     Run(run::Args),
+    /// Write the scenario of another framework's configuration: torchtitan, Megatron-LM, MaxText and others.
+    Import(import::Args),
     /// Find the longest sequence that fits in device memory, and what it costs.
     Ceiling(ceiling::Args),
     /// Simulate every combination of some keys' values, and list the best.
@@ -125,6 +128,7 @@ pub fn main() -> ExitCode {
     }
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Import(args) => import::run(&args),
         Command::Ceiling(args) => ceiling::run(&args),
         Command::Sweep(args) => sweep::run(&args),
         Command::Compare(args) => compare::run(&args),
@@ -150,6 +154,13 @@ fn read(path: &Path) -> Result<(String, String), Failure> {
         Ok(text) => Ok((file, text)),
         Err(error) => Err(Failure::input(ScenarioError::Unreadable { path: file, reason: error.to_string() })),
     }
+}
+
+/// The name and text of a file that is no scenario.
+fn read_named(path: &Path, what: &str) -> Result<(String, String), Failure> {
+    let file = path.display().to_string();
+    let text = files::text(path).map_err(|why| Failure::input(format!("cannot read the {what} {file}: {why}")))?;
+    Ok((file, text))
 }
 
 /// Gets ready to write a file the user asked for, before anything is computed.

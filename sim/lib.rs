@@ -134,6 +134,8 @@ pub mod files;
 #[cfg_attr(all(doc, not(internals)), doc(hidden))]
 pub mod hardware;
 #[cfg_attr(all(doc, not(internals)), doc(hidden))]
+pub mod import;
+#[cfg_attr(all(doc, not(internals)), doc(hidden))]
 pub mod memory;
 #[cfg_attr(all(doc, not(internals)), doc(hidden))]
 pub mod model;

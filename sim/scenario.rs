@@ -75,4 +75,5 @@ pub use places::Places;
 pub use predict::{Prediction, predict};
 pub use ranks::{Ranks, Speed};
 pub use reader::Idle;
+pub use releases::release_defaults;
 pub use understood::Scenario;

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use windtunnel::cost::Profile;
 use windtunnel::hardware::{Size, Topology};
+use windtunnel::import::{IMPORTERS, Machine, Request, import, recognise};
 use windtunnel::model::huggingface;
 use windtunnel::receipt::check::case;
 use windtunnel::receipt::read::Receipts;
@@ -53,6 +54,21 @@ fn models_are_read_or_refused() {
         }
     });
     assert!(read >= 7 && read < all, "{read} of {all}");
+}
+
+#[test]
+fn configurations_of_other_frameworks_are_read_or_refused() {
+    let machine = Machine { on: Some("h100-sxm-80gb".to_owned()), nodes: Some(1), ..Machine::default() };
+    let mut read = 0;
+    let all = each(&seeds("configurations"), 300, |bytes| {
+        let text = text(bytes);
+        let _ = recognise("config", &text);
+        for importer in IMPORTERS {
+            let request = Request { file: "config", text: &text, machine: machine.clone(), ..Request::default() };
+            read += usize::from(import(importer, &request).is_ok_and(|imported| !imported.text().is_empty()));
+        }
+    });
+    assert!(read >= 3 && read < all, "{read} of {all}");
 }
 
 #[test]

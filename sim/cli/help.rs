@@ -47,6 +47,13 @@ pub const RUN: &str = help!(
     1  with --fail-if-oom: the plan does not fit, or whether it fits is unknown"
 );
 
+pub const IMPORT: &str = help!(
+    "  windtunnel import torchtitan llama3_8b.toml --on h100-sxm-80gb --nodes 8 --out my.toml
+  windtunnel import torchtitan llama3_8b.toml training.local_batch_size=2 --on h200-sxm-141gb --nodes 1
+  windtunnel import megatron pretrain.sh --on h100-sxm-80gb --nodes 8 -- --micro-batch-size 2",
+    "    0  the scenario was written, and can be run"
+);
+
 pub const CEILING: &str = help!(
     "  windtunnel ceiling scenarios/llama3.1-8b-long-context-8xh200.toml
   windtunnel ceiling my.toml --compare cp=1,2,4

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
+use super::import::{self, On};
 use super::{Failure, Json, Outcome, Written, output, width};
 use windtunnel::explore::goodput::{self, Length};
 use windtunnel::files::{self, Output};
@@ -18,8 +19,10 @@ use windtunnel::scenario::{Prediction, Scenario, predict};
 #[derive(Debug, clap::Args)]
 #[command(after_help = super::help::RUN)]
 pub struct Args {
-    /// The scenario file.
+    /// The scenario file, or a configuration of another framework (see windtunnel import), with --on.
     scenario: PathBuf,
+    #[command(flatten)]
+    machine: On,
     /// Write the prediction as JSON to this file (`-`: standard output, instead of the report).
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -68,7 +71,7 @@ pub fn run(args: &Args) -> Outcome {
     let (json, trace) = (Json::open(args.json.as_ref())?, output(args.trace.as_ref())?);
     let page = output(args.html.as_ref())?;
     let length = args.length.as_deref().map(Length::parse).transpose().map_err(Failure::input)?;
-    let mut scenario = Scenario::load(&args.scenario).map_err(Failure::input)?;
+    let mut scenario = import::load(&args.scenario, &args.machine)?;
     if length.is_some() {
         scenario.read_interruptions();
     }

@@ -46,6 +46,15 @@ fn release(name: &str) -> Option<Release> {
     Some(toml::from_str(text).expect("a test reads every release"))
 }
 
+/// Defaults of a release for a runtime: each key with its value and the line of that codebase that says so. None if there is no table.
+pub fn release_defaults(name: &str, runtime: &str) -> Vec<(String, Value, String)> {
+    let Some(Release { defaults, .. }) = release(name) else { return vec![] };
+    let read =
+        |default: &Default| default.runtimes.as_ref().is_none_or(|names| names.iter().any(|name| name == runtime));
+    let read = defaults.into_iter().filter(|(_, default)| read(default));
+    read.map(|(key, default)| (key, default.value, format!("{name}: {}", default.source))).collect()
+}
+
 /// Takes what the file leaves out from the release that it names, if it names one.
 pub(super) fn fill(
     reader: &mut Reader<'_>,

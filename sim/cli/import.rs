@@ -1,0 +1,131 @@
+//! `windtunnel import FRAMEWORK FILE`: the scenario of another framework's configuration.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use super::{Failure, Outcome, Written, output, print};
+use windtunnel::files;
+use windtunnel::import::{self, ImportError, Importer, Machine, Request};
+use windtunnel::scenario::Scenario;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = super::help::IMPORT)]
+pub struct Args {
+    /// Whose configuration it is.
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(import::names()))]
+    framework: String,
+    /// The configuration: a file, or a launch script.
+    file: PathBuf,
+    /// Keys of the framework that the command line sets.
+    #[arg(value_name = "KEY=VALUE")]
+    keys: Vec<String>,
+    /// What stands on the framework's own command line, as it is written there: --key value, --key=value.
+    #[arg(value_name = "WORDS", last = true)]
+    words: Vec<String>,
+    #[command(flatten)]
+    machine: On,
+    /// The framework's release, where the file does not tell.
+    #[arg(long, value_name = "RELEASE")]
+    version: Option<String>,
+    /// A Hugging Face config.json, for a configuration that names no model.
+    #[arg(long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// Write the scenario to this file instead of printing it.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+/// The machine of a configuration, which does not name it.
+#[derive(Clone, Debug, clap::Args)]
+pub struct On {
+    /// The machine of an imported configuration: a shipped topology, or the path of a file.
+    #[arg(long, value_name = "TOPOLOGY")]
+    on: Option<String>,
+    /// Its nodes.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=131_072))]
+    nodes: Option<u32>,
+    /// Some chips of one node, in place of --nodes.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=131_072))]
+    chips: Option<u32>,
+    /// A slice of a TPU pod, such as 4x4, in place of --nodes.
+    #[arg(long, value_name = "SHAPE")]
+    slice: Option<String>,
+    /// Slices, where there are several.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=131_072))]
+    slices: Option<u32>,
+}
+
+impl On {
+    /// Whether any of it is written.
+    pub fn is_written(&self) -> bool {
+        self.on.is_some()
+            || self.nodes.is_some()
+            || self.chips.is_some()
+            || self.slice.is_some()
+            || self.slices.is_some()
+    }
+
+    fn machine(&self) -> Machine {
+        Machine {
+            on: self.on.clone(),
+            nodes: self.nodes,
+            chips: self.chips,
+            slice: self.slice.clone(),
+            slices: self.slices,
+        }
+    }
+}
+
+pub fn run(args: &Args) -> Outcome {
+    let importer = import::find(&args.framework).map_err(Failure::input)?;
+    let out = output(args.out.as_ref())?;
+    let (file, text) = super::read_named(&args.file, "configuration")?;
+    let overrides = [args.keys.as_slice(), args.words.as_slice()].concat();
+    let model = args.model.as_ref().map(|path| path.display().to_string());
+    let request = Request {
+        file: &file,
+        text: &text,
+        overrides: &overrides,
+        machine: args.machine.machine(),
+        version: args.version.as_deref(),
+        model: model.as_deref(),
+    };
+    let imported = import::import(importer, &request).map_err(Failure::input)?;
+    // What is written can be run: a scenario that is refused is no answer.
+    imported.scenario().map_err(Failure::input)?;
+    imported.warnings().iter().for_each(|line| files::note(&format!("note: {line}")));
+    match out {
+        Some(file) => {
+            let hint = format!(": windtunnel run {}", file.path().display());
+            let mut written = Written::default();
+            written.write(file, &imported.text(), &hint);
+            written.report("")?;
+        }
+        None => print(&imported.text())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The scenario at `path`, which may be another framework's configuration on the machine `on`.
+pub fn load(path: &Path, on: &On) -> Result<Scenario, Failure> {
+    let (file, text) = super::read(path)?;
+    let Some(importer) = recognised(&file, &text)? else {
+        if on.is_written() {
+            let message = format!(
+                "{file} is a scenario, which names its machine itself: leave out --on, --nodes, --chips, --slice and --slices"
+            );
+            return Err(Failure::input(message));
+        }
+        return Scenario::proofread(&file, &text).map_err(Failure::input);
+    };
+    let request = Request { file: &file, text: &text, machine: on.machine(), ..Request::default() };
+    let imported = import::import(importer, &request).map_err(Failure::input)?;
+    let scenario = imported.scenario().map_err(Failure::input)?;
+    files::note(&format!("note: {file} was read as a configuration of {} ({})", imported.of, imported.basis));
+    imported.warnings().iter().for_each(|line| files::note(&format!("note: {line}")));
+    Ok(scenario)
+}
+
+fn recognised(file: &str, text: &str) -> Result<Option<&'static Importer>, Failure> {
+    import::recognise(file, text).map_err(|error: ImportError| Failure::input(error))
+}

@@ -1,0 +1,196 @@
+//! The model of Megatron-LM's arguments: a shipped model of the same make, with the sizes that the arguments state.
+
+use toml::Value;
+
+use crate::import::error::ImportError;
+use crate::import::imported::Imported;
+use crate::import::settings::Settings;
+use crate::import::why::{Found, Why};
+use crate::model::ModelConfig;
+use crate::model::huggingface::shipped;
+
+/// Makes of dense models: what the arguments say, and a shipped model that is made so.
+const LLAMA: &str = "llama-3-8b";
+const QWEN2: &str = "qwen2.5-7b";
+const QWEN3: &str = "qwen3-8b";
+const NEMOTRON: &str = "nemotron-4-15b";
+const GPT: &str = "gpt-megatron-175b";
+
+/// Writes `[model]`.
+pub fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
+    let needed = |key: &str| settings.needed(key, &format!("add --{} N", key.replace('_', "-")));
+    let (layers, width, heads) = (needed("num_layers")?, needed("hidden_size")?, needed("num_attention_heads")?);
+    let ffn = settings.count("ffn_hidden_size")?;
+    let groups = settings.count("num_query_groups")?;
+    let grouped = settings.is_set("group_query_attention")?;
+    let groups = groups.filter(|_| grouped);
+    let channels = settings.count("kv_channels")?;
+    let positions = settings.count("max_position_embeddings")?;
+    let vocabulary = vocabulary(settings)?;
+    let experts = settings.count("num_experts")?.filter(|found| found.value > 1);
+    let latent = settings.is_set("multi_latent_attention")?;
+    let make = make(out, settings)?;
+    let tied = settings.flag("untie_embeddings_and_output_weights")?;
+    out.put_found(
+        "megatron.make_vocab_size_divisible_by",
+        settings.count("make_vocab_size_divisible_by")?.filter(|f| f.stated),
+    );
+    out.put_found("megatron.mtp_num_layers", settings.count("mtp_num_layers")?);
+    let mixture = [
+        settings.count("moe_ffn_hidden_size")?,
+        settings.count("moe_router_topk")?,
+        settings.count("moe_shared_expert_intermediate_size")?,
+    ];
+    if experts.is_some() || latent {
+        let alike = alike(&width, &heads, experts.as_ref(), &mixture, latent);
+        let Some(name) = alike else {
+            let what = "a mixture of experts or latent attention of sizes that no shipped model has";
+            let remedy =
+                "write its Hugging Face config.json and a scenario with model.huggingface (windtunnel import hf)";
+            return Err(settings.unsupported(
+                if experts.is_some() { "num_experts" } else { "multi_latent_attention" },
+                what,
+                remedy,
+            ));
+        };
+        let why = width.why.clone().so("a shipped model of these sizes");
+        out.put("model.name", name, why);
+        out.put("model.layers", layers.value, layers.why);
+    } else {
+        out.put("model.name", make.0, make.1);
+        out.put("model.layers", layers.value, layers.why);
+        out.put("model.hidden", width.value, width.why.clone());
+        out.put("model.heads", heads.value, heads.why.clone());
+        match groups {
+            Some(found) => out.put("model.kv_heads", found.value, found.why),
+            None => out.put("model.kv_heads", heads.value, Why::code("no --group-query-attention: as many as heads")),
+        }
+        if let Some(found) = channels.filter(|found| found.value.checked_mul(heads.value) != Some(width.value)) {
+            let changes = "heads are not as wide as the model's width divided by them: matmuls of attention";
+            out.without("kv_channels", &found.value.to_string(), &found.why.to_string(), changes);
+        }
+        match ffn {
+            Some(found) => out.put("model.ffn", found.value, found.why),
+            None if settings.is_set("swiglu")? => {
+                let value = width.value.saturating_mul(4).saturating_mul(2) / 3 / 64 * 64;
+                out.put("model.ffn", value, Why::code("arguments.py: int(4 · hidden · 2/3 / 64) · 64 under --swiglu"));
+            }
+            None => out.put("model.ffn", width.value.saturating_mul(4), Why::code("arguments.py: 4 · hidden")),
+        }
+        if let (Some(found), true) = (positions, make.0 == GPT) {
+            out.put("model.positions", found.value, found.why);
+        }
+        if let Some(found) = tied {
+            out.put("model.tied_head", !found.value, found.why);
+        }
+    }
+    match vocabulary {
+        Some(found) => out.put("model.vocab", found.value, found.why),
+        None => {
+            let name = out.get("model.name").and_then(Value::as_str).unwrap_or_default().to_owned();
+            out.note(format!(
+                "The arguments do not say how many words there are: {name}'s. Add --vocab-size N to set it."
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The shipped dense model that is made as the arguments say.
+fn make(out: &mut Imported, settings: &Settings<'_>) -> Result<(&'static str, Why), ImportError> {
+    let norms = [("LayerNorm", false), ("RMSNorm", true)];
+    let rms = settings.choice("normalization", &norms)?.is_some_and(|found| found.value);
+    let gated = settings.is_set("swiglu")?;
+    let squared = settings.is_set("squared_relu")?;
+    let bias = settings.flag("add_bias_linear")?.is_none_or(|found| found.value);
+    let qkv_bias = settings.is_set("add_qkv_bias")?;
+    let qk_norm = settings.is_set("qk_layernorm")?;
+    let position = settings.word("position_embedding_type")?;
+    let rotary = settings.is_set("use_rotary_position_embeddings")?
+        || position.as_ref().is_some_and(|found| found.value == "rope");
+    let _ = settings.flag("add_position_embedding")?;
+    let make = match (rms && gated && rotary && !bias, squared) {
+        (true, _) if qk_norm => QWEN3,
+        (true, _) if qkv_bias => QWEN2,
+        (true, _) => LLAMA,
+        (false, true) => NEMOTRON,
+        (false, false) if gated => LLAMA,
+        (false, false) => GPT,
+    };
+    let is = match make {
+        GPT => (false, false, false, true),
+        NEMOTRON => (false, false, true, false),
+        _ => (true, true, true, false),
+    };
+    let said = (rms, gated, rotary, bias);
+    let names = ["normalization", "swiglu", "position_embedding_type", "add_bias_linear"];
+    let differ = [is.0 != said.0, is.1 != said.1, is.2 != said.2, is.3 != said.3];
+    for (name, _) in names.iter().zip(differ).filter(|(_, differs)| *differs) {
+        let value = settings.value(name).map_or_else(|| "not set".to_owned(), |found| found.value.to_string());
+        let changes =
+            format!("the nearest make is {make}'s, which has it otherwise: pointwise kernels, and little memory");
+        out.without(name, &value, &settings.comment(name), changes);
+    }
+    Ok((make, Why::code("a shipped model of the same make: norm, activation, positions and biases")))
+}
+
+/// Words of the vocabulary, as the arguments or the tokenizer say.
+fn vocabulary(settings: &Settings<'_>) -> Result<Option<Found<i64>>, ImportError> {
+    if let Some(found) = settings.count("padded_vocab_size")? {
+        return Ok(Some(found));
+    }
+    let stated = settings.count("vocab_size")?;
+    let kind = settings.word("tokenizer_type")?;
+    let model = settings.word("tokenizer_model")?;
+    if stated.is_some() {
+        return Ok(stated);
+    }
+    if let Some(found) = kind.as_ref().filter(|found| found.value == "GPT2BPETokenizer") {
+        return Ok(Some(Found { value: 50257, why: found.why.clone().so("GPT-2's words"), stated: true }));
+    }
+    const TOKENIZERS: [(&str, i64); 7] = [
+        ("llama-3", 128_256),
+        ("llama3", 128_256),
+        ("llama-2", 32_000),
+        ("llama2", 32_000),
+        ("mixtral", 32_000),
+        ("mistral", 32_000),
+        ("256k", 256_000),
+    ];
+    let named = model.and_then(|found| {
+        let name = found.value.to_lowercase();
+        let (_, words) = TOKENIZERS.iter().find(|(part, _)| name.contains(part))?;
+        Some(Found { value: *words, why: found.why.so("the words of that tokenizer"), stated: true })
+    });
+    Ok(named)
+}
+
+/// The shipped model with these sizes of experts and attention, whatever its layers.
+fn alike(
+    width: &Found<i64>,
+    heads: &Found<i64>,
+    experts: Option<&Found<i64>>,
+    mixture: &[Option<Found<i64>>; 3],
+    latent: bool,
+) -> Option<&'static str> {
+    let is = |stated: &Option<Found<i64>>, own: u64| {
+        stated.as_ref().is_none_or(|found| u64::try_from(found.value) == Ok(own))
+    };
+    let fits = |model: &ModelConfig| {
+        let own = model.experts();
+        let sizes = u64::try_from(width.value) == Ok(model.width) && u64::try_from(heads.value) == Ok(model.heads());
+        let mixed = match (experts, own) {
+            (Some(count), Some(own)) => {
+                let [width, top_k, shared] = mixture;
+                u64::try_from(count.value) == Ok(own.count)
+                    && is(width, own.width)
+                    && is(top_k, own.top_k)
+                    && is(shared, own.shared)
+            }
+            (None, None) => true,
+            _ => false,
+        };
+        sizes && mixed && model.latent().is_some() == latent
+    };
+    shipped::names().find(|name| shipped::named(name).is_ok_and(|model| fits(&model)))
+}

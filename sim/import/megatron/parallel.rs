@@ -1,0 +1,140 @@
+//! Axes of the mesh, and stages of the pipeline.
+
+use toml::Value;
+
+use crate::import::error::ImportError;
+use crate::import::imported::Imported;
+use crate::import::settings::Settings;
+use crate::import::why::Why;
+use crate::model::huggingface::shipped;
+
+/// Writes `[mesh]`, and what goes with an axis.
+pub fn mesh(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
+    for (key, source) in [
+        ("mesh.tp", "tensor_model_parallel_size"),
+        ("mesh.pp", "pipeline_model_parallel_size"),
+        ("mesh.cp", "context_parallel_size"),
+        ("mesh.ep", "expert_model_parallel_size"),
+        ("mesh.etp", "expert_tensor_parallel_size"),
+    ] {
+        let found = settings.degree(source)?;
+        // A mesh names one axis at least.
+        if found.value > 1 || key == "mesh.tp" || key == "mesh.etp" && found.stated {
+            out.put(key, found.value, found.why);
+        }
+    }
+    let sequence = settings.flag("sequence_parallel")?;
+    let overlap = settings.flag("tp_comm_overlap")?.filter(|found| found.value);
+    if out.degree("mesh.tp") > 1 {
+        out.put_found("tensor_parallel.sequence", sequence);
+        out.put_found("megatron.tp_comm_overlap", overlap);
+    }
+    let exchanged = settings.words("cp_comm_type")?.filter(|found| found.stated);
+    let sizes = settings.value("hierarchical_context_parallel_sizes");
+    if out.degree("mesh.cp") > 1 {
+        if let Some(found) = exchanged {
+            let first = found.value.first().cloned().unwrap_or_default();
+            out.put("megatron.cp_comm_type", first, found.why);
+        }
+        if let Some(found) = sizes {
+            let read: Option<Vec<Value>> = found
+                .value
+                .as_array()
+                .and_then(|list| list.iter().map(|size| size.as_i64().map(Value::Integer)).collect());
+            let key = "hierarchical_context_parallel_sizes";
+            let list = read.ok_or_else(|| settings.wrong(key, "two whole numbers", "such as 8 2"))?;
+            out.put("megatron.hierarchical_context_parallel_sizes", Value::Array(list), found.why);
+        }
+    }
+    Ok(())
+}
+
+/// Writes `[pipeline]`.
+pub fn pipeline(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
+    let each = settings.count("num_layers_per_virtual_pipeline_stage")?;
+    let chunks = settings.count("num_virtual_stages_per_pipeline_rank")?;
+    let first = settings.count("decoder_first_pipeline_num_layers")?;
+    let last = settings.count("decoder_last_pipeline_num_layers")?;
+    let embedding = settings.flag("account_for_embedding_in_pipeline_split")?.filter(|found| found.value);
+    let loss = settings.flag("account_for_loss_in_pipeline_split")?.filter(|found| found.value);
+    let overlap = settings.flag("overlap_p2p_comm")?.filter(|found| found.stated);
+    let _ = settings.flag("scatter_gather_tensors_in_pipeline")?;
+    let pp = out.degree("mesh.pp");
+    if pp < 2 {
+        return Ok(());
+    }
+    let layers = layers(out);
+    let counted = layers + i64::from(embedding.is_some()) + i64::from(loss.is_some());
+    // Layers of the ends are set apart, and the others are cut evenly.
+    let ends = [&first, &last].into_iter().flatten();
+    let (cut, between) = (ends.clone().map(|found| found.value).sum::<i64>(), pp - ends.count() as i64);
+    let virtual_stages = match (&chunks, &each) {
+        (Some(found), _) => Some((found.value, found.why.clone())),
+        (None, Some(found)) => {
+            let per_rank = if between > 0 && cut > 0 { (counted - cut) / between } else { counted / pp };
+            if per_rank % found.value != 0 {
+                let expected = format!("a divisor of the layers of a rank, {per_rank}");
+                return Err(settings.wrong(
+                    "num_layers_per_virtual_pipeline_stage",
+                    &expected,
+                    "one that divides them",
+                ));
+            }
+            Some((per_rank / found.value, found.why.clone().so(&format!("{per_rank} layers on each rank"))))
+        }
+        (None, None) => None,
+    };
+    let stages = virtual_stages.as_ref().map_or(1, |(stages, _)| *stages).max(1);
+    if let Some((stages, why)) = virtual_stages.filter(|(stages, _)| *stages > 1) {
+        out.put("pipeline.virtual_stages", stages, why);
+        out.put_found("pipeline.overlap_p2p", overlap);
+    }
+    let uneven = match (&first, &last) {
+        (None, None) => None,
+        (first, last) => {
+            let rest = (counted - cut).checked_div(between).unwrap_or(0) / stages;
+            let part = |found: &Option<crate::import::why::Found<i64>>| {
+                found.as_ref().map_or(rest, |found| found.value / stages)
+            };
+            let why = [first, last].into_iter().flatten().map(|found| found.why.clone()).reduce(|a, b| a.and(&b));
+            let all = (0..stages).flat_map(|_| {
+                (0..pp).map(|rank| {
+                    if rank == 0 {
+                        part(first)
+                    } else if rank == pp - 1 {
+                        part(last)
+                    } else {
+                        rest
+                    }
+                })
+            });
+            Some((all.collect::<Vec<i64>>(), why))
+        }
+    };
+    let accounted = embedding.is_some() || loss.is_some();
+    let (mut list, why) = match uneven {
+        Some((list, why)) => (list, why),
+        None if accounted => (vec![counted / (pp * stages); usize::try_from(pp * stages).unwrap_or(0)], None),
+        None => return Ok(()),
+    };
+    if let (Some(_), Some(first)) = (&embedding, list.first_mut()) {
+        *first -= 1;
+    }
+    if let (Some(_), Some(last)) = (&loss, list.last_mut()) {
+        *last -= 1;
+    }
+    let parts = [embedding, loss].into_iter().flatten().map(|found| found.why);
+    let why = why.into_iter().chain(parts).reduce(|a, b| a.and(&b)).unwrap_or(Why::code("the layers of each stage"));
+    out.put("pipeline.layers", Value::Array(list.into_iter().map(Value::Integer).collect()), why);
+    Ok(())
+}
+
+/// Layers of the model that was put.
+fn layers(out: &Imported) -> i64 {
+    let stated = out.get("model.layers").and_then(Value::as_integer);
+    let named = || {
+        let name = out.get("model.name").and_then(Value::as_str)?;
+        i64::try_from(shipped::named(name).ok()?.layers.count()).ok()
+    };
+    stated.or_else(named).unwrap_or(1)
+}

@@ -1,0 +1,12 @@
+//! A word of a command, once values of variables are put in.
+
+/// A word of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Word {
+    /// Its text.
+    pub text: String,
+    /// The line on which it is written, from 1.
+    pub line: usize,
+    /// Whether a part of it is not known.
+    pub open: bool,
+}
