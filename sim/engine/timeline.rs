@@ -103,10 +103,13 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// Adds what came between two moments, so many times, but for what is exposed.
+    /// Adds what came between two moments, so many times, but for what is exposed. Of two steps the later one may have waited less: a
+    /// difference may be negative, and the sum of all is not.
     pub(super) fn add(&mut self, from: &Busy, to: &Busy, times: u64) {
         let add = |sum: &mut [Time], from: &[Time], to: &[Time]| {
-            sum.iter_mut().zip(from.iter().zip(to)).for_each(|(sum, (&from, &to))| *sum += Time((to - from).0 * times));
+            for (sum, (from, to)) in sum.iter_mut().zip(from.iter().zip(to)) {
+                sum.0 = sum.0.wrapping_add(to.0.wrapping_sub(from.0).wrapping_mul(times));
+            }
         };
         add(&mut self.kernel, &from.kernel, &to.kernel);
         add(&mut self.comm, &from.comm, &to.comm);

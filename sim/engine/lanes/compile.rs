@@ -3,13 +3,16 @@
 //! Hosts go no further than their streams need, so that few times have to be kept. If nothing can go on that way, because a stream waits
 //! for another class that waits for what a host has not issued yet, every host takes one step.
 
-use std::collections::{BTreeMap, VecDeque};
+mod progress;
+
+use std::collections::BTreeMap;
 
 use super::super::cast::Cast;
 use super::super::plan::{Action, Plan, StreamOp};
 use super::super::{Job, Options};
 use super::tape::{Cut, End, Issued, Kept, Lane, Meet, Message, Register, Tape, Tick};
 use crate::program::{Direction, GroupId};
+use progress::{Class, Stream};
 
 /// Writes the tape of a checked job; none if it cannot go on at some point. If it has further rounds, also the cuts between those that are
 /// written: no class begins a round before the others have come as far as they can without it.
@@ -17,37 +20,6 @@ pub(super) fn compile(job: Job<'_>, plans: &[Plan], options: Options, further: b
     let mut writer = Writer::new(job, plans, options, further);
     writer.write()?;
     Some(writer.finish())
-}
-
-/// How far one class has come.
-struct Class {
-    /// The host's next action, and what it has paid since it last counted.
-    action: usize,
-    owed: u64,
-    streams: Vec<Stream>,
-    /// By slot: its register once recorded, and who has still to wait for it.
-    slots: Vec<(Option<Register>, u32)>,
-    free: Vec<Register>,
-    registers: u32,
-    /// Events recorded.
-    recorded: u32,
-    /// Where rounds begin on the default stream, and how many of them it may begin; none where nobody asks.
-    begins: Vec<u32>,
-    may: usize,
-}
-
-/// How far one stream has come.
-struct Stream {
-    at: usize,
-    /// What was issued and not yet reached: when, if that is needed.
-    issued: VecDeque<Option<Issued>>,
-    /// Places of the queue taken, and left.
-    taken: u32,
-    left: u32,
-    /// Whether it waits for other ranks.
-    away: bool,
-    /// Places that must be remembered; 0 if the queue never fills.
-    queue: u32,
 }
 
 /// An exchange under way, by class and stream: where its end is kept, and how many messages are missing.
@@ -432,72 +404,5 @@ impl<'a> Writer<'a> {
             class.free.push(register);
         }
         register
-    }
-}
-
-impl Class {
-    fn new(plan: &Plan, options: Options, further: bool) -> Class {
-        let mut slots = vec![(None, 0); plan.slots.len()];
-        for op in &plan.ops {
-            if let StreamOp::Wait { slot, .. } = op {
-                slots[*slot as usize].1 += 1;
-            }
-        }
-        let mut queued = vec![0_u32; plan.first.len()];
-        for op in &plan.host {
-            match op.action {
-                Action::Wait { slot } => slots[slot as usize].1 += 1,
-                Action::Issue { stream, queued: true } => queued[stream as usize] += 1,
-                _ => {}
-            }
-        }
-        // Further rounds issue any number of operations.
-        let fills = |queued: u32| queued > 0 && (further || queued.saturating_mul(options.steps) > options.queue_limit);
-        let streams = plan.first.iter().zip(queued).map(|(&first, queued)| Stream {
-            at: first as usize,
-            issued: VecDeque::new(),
-            taken: 0,
-            left: 0,
-            away: false,
-            queue: if fills(queued) { options.queue_limit } else { 0 },
-        });
-        let begins = if further { plan.rounds.clone() } else { vec![] };
-        Class {
-            action: 0,
-            owed: 0,
-            streams: streams.collect(),
-            slots,
-            free: vec![],
-            registers: 0,
-            recorded: 0,
-            begins,
-            may: 0,
-        }
-    }
-
-    /// Whether the default stream has to wait with its next round.
-    fn begins_round(&self) -> bool {
-        self.begins.get(self.may).is_some_and(|&begin| self.streams[0].at >= begin as usize)
-    }
-
-    /// Whether a stream waits: for others, or with its next round.
-    fn waits(&self) -> bool {
-        self.streams.iter().any(|stream| stream.away) || self.begins_round()
-    }
-
-    /// What registers hold that is needed later, but for exchanges.
-    fn kept(&self) -> Vec<(Kept, Register)> {
-        let issued = (0..).zip(&self.streams).flat_map(|(stream, of)| {
-            let kept = (0..).zip(&of.issued).filter_map(|(place, &issued)| match issued {
-                Some(Issued::At(register)) => Some((place, register)),
-                _ => None,
-            });
-            kept.map(move |(place, register)| (Kept::Issued { stream, place }, register))
-        });
-        let recorded = self.recorded.into();
-        let events = (0..).zip(&self.slots).filter_map(|(slot, &(register, waits))| {
-            register.filter(|_| waits > 0).map(|register| (Kept::Event { slot, recorded }, register))
-        });
-        issued.chain(events).collect()
     }
 }

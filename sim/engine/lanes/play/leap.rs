@@ -1,8 +1,8 @@
 //! Rounds that only move everything on are taken at once.
 //!
-//! A round turns the times of all ranks into later ones by sums and maxima. If every time of a rank is later by the same as a round before,
-//! and ranks that meet are later by the same as one another, then so it is with the next round, and with all others. Ranks of different
-//! replicas need not move on alike: they do not meet before the step's end.
+//! A round turns the times of all ranks into later ones by sums and maxima. Say every time of a rank is later by the same as a round before,
+//! and ranks that meet agree on by how much. Then the next round moves all of them on by as much again, and so do all others. Ranks of
+//! different replicas need not agree: they do not meet before the step's end.
 
 use super::super::super::ranks::Noted;
 use super::super::members::NOBODY;
