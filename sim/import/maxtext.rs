@@ -14,6 +14,7 @@ use super::settings::{Raw, Settings};
 use super::syntax::{overrides, shell, yaml};
 use super::table::Table;
 use super::why::{Found, Why};
+use crate::plan::xla::TENSORS;
 
 /// Reads MaxText's configurations.
 pub const IMPORTER: Importer =
@@ -200,24 +201,11 @@ fn batch(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError>
     Ok(())
 }
 
-/// Tensors of a custom policy.
-const KEPT: [&str; 9] = [
-    "decoder_layer_input",
-    "query_proj",
-    "key_proj",
-    "value_proj",
-    "context",
-    "out_proj",
-    "mlpwi_0",
-    "mlpwi_1",
-    "mlpwo",
-];
-
 fn compiled(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
     let policy = settings.word("remat_policy")?;
     let custom = policy.as_ref().is_some_and(|found| found.value == "custom");
     out.put_found("xla.remat_policy", policy);
-    for name in KEPT {
+    for name in TENSORS {
         let found = settings.word(name)?;
         if custom {
             out.put_found(&format!("xla.{name}"), found);

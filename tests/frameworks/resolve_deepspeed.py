@@ -20,7 +20,7 @@ def filled(config):
     from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
     ours = HfTrainerDeepSpeedConfig(config)
-    args = TrainingArguments(output_dir="/tmp/out", use_cpu=True)
+    args = TrainingArguments(output_dir="out", use_cpu=True)
     given = types.SimpleNamespace(**{**args.__dict__, "world_size": 1, "bf16": config.get("bf16", {}).get("enabled") is True, "fp16": config.get("fp16", {}).get("enabled") is True})
     for name in ("train_batch_size", "get_warmup_steps"):
         setattr(given, name, getattr(args, name))

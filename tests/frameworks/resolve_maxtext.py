@@ -30,7 +30,7 @@ def arguments(name, configs):
     if path.exists():
         return str(path), []
     path = path.with_suffix(".sh")
-    program = 'OUTPUT_PATH=/tmp/out; python3() { printf "%s\\n" "$@"; }; source ' + shlex.quote(str(path))
+    program = 'OUTPUT_PATH=out; python3() { printf "%s\\n" "$@"; }; source ' + shlex.quote(str(path))
     lines = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True).stdout.splitlines()
     return str(configs / lines[2]), lines[3:]
 
@@ -49,7 +49,7 @@ def main():
             config, given = arguments(name, configs)
             given += [f"compile_topology={topology}", f"compile_topology_num_slices={slices}", "skip_jax_distributed_system=true"]
             given += [] if any(g.startswith("run_name=") for g in given) else ["run_name=run"]
-            given += [] if any(g.startswith("base_output_directory=") for g in given) else ["base_output_directory=/tmp/out"]
+            given += [] if any(g.startswith("base_output_directory=") for g in given) else ["base_output_directory=out"]
             values = dict(pyconfig.initialize_pydantic(["train", config, *given]))
         except (Exception, SystemExit) as why:
             resolved.failed("maxtext", name, why)

@@ -1,7 +1,7 @@
 //! Ranks at paces of their own: the tape says what the event loop on all ranks says.
 
-use super::fold::{Mesh, Op, case, drained, price, write};
-use super::leap::programs;
+use super::fold::{Mesh, Op, case, price, write};
+use super::leap::{parts, programs};
 use super::*;
 use crate::engine::lanes::Lanes;
 use crate::engine::{RankPace, Stretch, simulate_ranks};
@@ -97,14 +97,9 @@ proptest! {
         percents in prop::collection::vec(prop::array::uniform4(50u32..200), 1..16),
         (alone, drains) in (any::<bool>(), any::<bool>()),
     ) {
-        let [from, to] = [begin, end].map(|part: f64| (part * ops.len() as f64) as usize);
-        let (from, to) = (from.min(to), from.max(to));
-        let mut after = ops[to..].to_vec();
-        if drains {
-            drained(&mut after, mesh.stages);
-        }
-        let parts = [&ops[..from], &ops[from..to], &after];
-        let [short, long] = [0, further as usize].map(|more| programs(mesh, parts, rounds + more));
+        let [before, round, after] = parts(mesh, &ops, [begin, end], drains);
+        let [short, long] =
+            [0, further as usize].map(|more| programs(mesh, [&before, &round, &after], rounds + more));
         let costs = priced(&short, paid, alone);
         if let Some(few) = lanes(mesh, &short, &costs, options, further) {
             let all = lanes(mesh, &long, &costs, options, 0).expect("the job runs");

@@ -18,6 +18,17 @@ pub(super) fn programs(mesh: Mesh, [before, round, after]: [&[Op]; 3], rounds: u
     (0..mesh.stages).map(stage).collect()
 }
 
+/// What comes before a round, the round and what comes after, which may be drained: they are cut at two places.
+pub(super) fn parts(mesh: Mesh, ops: &[Op], at: [f64; 2], drains: bool) -> [Vec<Op>; 3] {
+    let [from, to] = at.map(|part| (part * ops.len() as f64) as usize);
+    let (from, to) = (from.min(to), from.max(to));
+    let mut after = ops[to..].to_vec();
+    if drains {
+        drained(&mut after, mesh.stages);
+    }
+    [ops[..from].to_vec(), ops[from..to].to_vec(), after]
+}
+
 fn prepared<T>(
     mesh: Mesh,
     programs: &[Program],
@@ -67,13 +78,8 @@ proptest! {
         fold in any::<bool>(),
         drains in any::<bool>(),
     ) {
-        let [from, to] = [begin, end].map(|part: f64| (part * ops.len() as f64) as usize);
-        let (from, to) = (from.min(to), from.max(to));
-        let mut after = ops[to..].to_vec();
-        if drains {
-            drained(&mut after, mesh.stages);
-        }
-        let mut programs = programs(mesh, [&ops[..from], &ops[from..to], &after], rounds);
+        let [before, round, after] = parts(mesh, &ops, [begin, end], drains);
+        let mut programs = programs(mesh, [&before[..], &round, &after], rounds);
         let options = Options { steps, fold, record: false, ..options };
         let few = run(mesh, &programs, paid, options);
         programs.iter_mut().for_each(|program| program.rounds.clear());
@@ -93,14 +99,9 @@ proptest! {
         fold in any::<bool>(),
         drains in any::<bool>(),
     ) {
-        let [from, to] = [begin, end].map(|part: f64| (part * ops.len() as f64) as usize);
-        let (from, to) = (from.min(to), from.max(to));
-        let mut after = ops[to..].to_vec();
-        if drains {
-            drained(&mut after, mesh.stages);
-        }
-        let parts = [&ops[..from], &ops[from..to], &after];
-        let (short, mut long) = (programs(mesh, parts, rounds), programs(mesh, parts, rounds + further as usize));
+        let [before, round, after] = parts(mesh, &ops, [begin, end], drains);
+        let [short, mut long] =
+            [0, further as usize].map(|more| programs(mesh, [&before, &round, &after], rounds + more));
         let options = Options { steps, fold, record: false, ..options };
         if let Some((few, each)) = prepared(mesh, &short, paid, options, |job| job.run_further(further)) {
             long.iter_mut().for_each(|program| program.rounds.clear());
