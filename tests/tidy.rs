@@ -10,9 +10,9 @@ use windtunnel::scenario::{Scenario, predict};
 
 /// The layers, lowest first: a file names only layers above it in this list. `program` is the language the later ones
 /// speak, so it stands early.
-const LAYERS: [&str; 21] = [
-    "near", "files", "bug", "units", "hardware", "failures", "model", "program", "cost", "schedule", "plan", "runtime",
-    "network", "memory", "engine", "scenario", "import", "report", "explore", "receipt", "cli",
+const LAYERS: [&str; 22] = [
+    "near", "files", "bug", "units", "trace", "hardware", "failures", "model", "program", "cost", "schedule", "plan",
+    "runtime", "network", "memory", "engine", "scenario", "import", "report", "explore", "receipt", "cli",
 ];
 
 /// Names that are not in the order above, and why.
