@@ -10,7 +10,7 @@ mod terminal;
 #[cfg(test)]
 pub(crate) mod page_tests;
 
-pub use input::{LONGEST, all, bytes, text};
+pub use input::{LONGEST, all, bytes, open, text};
 pub use journal::{Journal, Place};
 pub use output::{Output, WriteError, take_size_limits_as_errors};
 pub use progress::{bar, be_quiet, is_quiet, note, spinner};

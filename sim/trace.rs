@@ -2,11 +2,24 @@
 //!
 //! A new format is a file in this folder and a line in the table of formats.
 
+mod draft;
+mod error;
 mod id;
+mod intern;
+mod join;
+mod kineto;
+mod nccl;
 mod parts;
+mod read;
+mod signature;
+mod split;
+mod steps;
 
+pub use error::Error;
 pub use id::Id;
 pub use parts::{
     Arg, Call, CallKind, Collective, CollectiveKind, Device, Format, Group, Kernel, Kind, Machine, Name, Names, Op,
     Scope, Signature, Step, Tensor, Thread, Trace, Window,
 };
+pub use read::{Progress, read};
+pub use signature::element_bytes;

@@ -11,11 +11,24 @@ pub const LONGEST: u64 = 256 << 20;
 
 /// All of a file, a pipe or a device, if it ends within [`LONGEST`] and this command does not write it.
 pub fn bytes(path: &Path) -> Result<Vec<u8>> {
+    not_written(path)?;
+    all(File::open(path)?)
+}
+
+/// A file of any length that is read piece by piece, and how long it is, if this command does not write it.
+pub fn open(path: &Path) -> Result<(File, u64)> {
+    not_written(path)?;
+    let file = File::open(path)?;
+    let length = file.metadata()?.len();
+    Ok((file, length))
+}
+
+fn not_written(path: &Path) -> Result<()> {
     if claims::is_open(path) {
         let why = "this command reads it and would write it, too: name another file for what is written";
         return Err(Error::new(ErrorKind::ResourceBusy, why));
     }
-    all(File::open(path)?)
+    Ok(())
 }
 
 /// All that there is to read, if it ends within [`LONGEST`].

@@ -1,0 +1,137 @@
+//! The one entry: what a file is, told by its content, and the table of formats.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Cursor, Read};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use flate2::bufread::MultiGzDecoder;
+
+use super::error::{Error, Interrupted, Stop};
+use super::kineto;
+use super::parts::Trace;
+use crate::files;
+
+/// Told how many bytes of how many were read; it may end the reading.
+pub type Progress<'a> = &'a dyn Fn(u64, u64) -> ControlFlow<()>;
+
+/// A program's format.
+struct Reader {
+    /// Its name for users.
+    name: &'static str,
+    /// Whether a file that begins like this is one.
+    is_it: fn(&[u8]) -> bool,
+    /// Reads one.
+    read: fn(Source<'_>) -> Result<Trace, Stop>,
+}
+
+/// All formats, in the order in which they are tried.
+const READERS: [Reader; 1] = [Reader {
+    name: "PyTorch's profiler (Kineto JSON)",
+    is_it: is_kineto,
+    read: |source| kineto::read(source.content),
+}];
+
+/// What a reader reads.
+pub(super) struct Source<'a> {
+    /// The content, unpacked.
+    pub content: Box<dyn BufRead + 'a>,
+    /// The file itself, for readers that are given a name.
+    pub path: &'a Path,
+}
+
+/// How much of a file tells what it is \[B\].
+const BEGIN: u64 = 1 << 18;
+
+/// Reads a trace.
+pub fn read(path: &Path, progress: Progress<'_>) -> Result<Trace, Error> {
+    let file = path.display().to_string();
+    let of = |stop: Stop| stop.of(&file);
+    let (opened, length) = files::open(path).map_err(|error| of(error.into()))?;
+    let counted = BufReader::with_capacity(1 << 17, Counted { file: opened, read: 0, length, progress });
+    let mut content = unpacked(counted).map_err(of)?;
+    let mut begin = vec![];
+    content.by_ref().take(BEGIN).read_to_end(&mut begin).map_err(|error| of(broken_packing(error)))?;
+    let Some(reader) = READERS.iter().find(|reader| (reader.is_it)(&begin)) else {
+        return Err(Error::Unknown { file, found: looks_like(&begin), known: known() });
+    };
+    let content = Box::new(BufReader::with_capacity(1 << 17, Cursor::new(begin).chain(content)));
+    (reader.read)(Source { content, path }).map_err(|stop| match stop {
+        Stop::Io(error) => of(broken_packing(error)),
+        other => of(other),
+    })
+}
+
+fn known() -> String {
+    let names: Vec<&str> = READERS.iter().map(|reader| reader.name).collect();
+    names.join("; ")
+}
+
+/// A file that tells how far it was read.
+struct Counted<'a> {
+    file: File,
+    read: u64,
+    length: u64,
+    progress: Progress<'a>,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        if (self.progress)(self.read, self.length).is_break() {
+            return Err(std::io::Error::other(Interrupted));
+        }
+        let read = self.file.read(into)?;
+        self.read += read as u64;
+        Ok(read)
+    }
+}
+
+/// The content, which may be packed by gzip whatever the file's name says.
+fn unpacked<'a>(mut file: impl BufRead + 'a) -> Result<Box<dyn Read + 'a>, Stop> {
+    let is_packed = file.fill_buf()?.starts_with(&[0x1f, 0x8b]);
+    Ok(if is_packed { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) })
+}
+
+/// What gzip says of a broken file, with what to try.
+fn broken_packing(error: std::io::Error) -> Stop {
+    let what = match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => "the packed content ends early".to_owned(),
+        std::io::ErrorKind::InvalidData | std::io::ErrorKind::InvalidInput => {
+            format!("the packed content is broken ({error})")
+        }
+        _ => return Stop::Io(error),
+    };
+    Stop::Broken { place: "gzip".to_owned(), what, remedy: super::error::CUT }
+}
+
+fn has(begin: &[u8], word: &str) -> bool {
+    memchr::memmem::find(begin, word.as_bytes()).is_some()
+}
+
+fn is_json(begin: &[u8]) -> bool {
+    let first = begin.iter().find(|byte| !byte.is_ascii_whitespace());
+    matches!(first, Some(b'{' | b'['))
+}
+
+fn is_kineto(begin: &[u8]) -> bool {
+    is_json(begin)
+        && (has(begin, "\"deviceProperties\"") || has(begin, "\"cat\"") || has(begin, "\"baseTimeNanoseconds\""))
+        && !has(begin, "\"nodes\"")
+}
+
+/// What a file that is not known looks like, and what to do with it.
+fn looks_like(begin: &[u8]) -> String {
+    match begin {
+        [] => "it is empty".to_owned(),
+        _ if is_json(begin) && has(begin, "\"nodes\"") && has(begin, "\"schema\"") => {
+            "it is an execution trace (Chakra), which has shapes and no times: profile with torch.profiler.profile"
+                .to_owned()
+        }
+        _ if is_json(begin) => "it is JSON without events of a profiler that is known".to_owned(),
+        _ if begin.starts_with(b"PK") => "it is a zip archive: unpack it".to_owned(),
+        _ => {
+            let first: Vec<String> = begin.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+            format!("it begins with the bytes {}", first.join(" "))
+        }
+    }
+}
