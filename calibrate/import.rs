@@ -23,6 +23,7 @@ mod memory;
 pub(crate) mod nccl_tests;
 pub(crate) mod tables;
 mod tpu;
+pub mod trace;
 
 pub use imported::Imported;
 

@@ -6,9 +6,11 @@ mod check;
 mod compare;
 mod completions;
 mod explain;
+mod gap;
 mod help;
 mod import;
 mod man;
+mod new;
 mod plan;
 mod profile;
 mod receipt;
@@ -43,6 +45,8 @@ struct Cli {
 enum Command {
     /// Predict one scenario.
     Run(run::Args),
+    /// Write a scenario to begin with, every default in it as a comment.
+    New(new::Args),
     /// Write the scenario of another framework's configuration: torchtitan, Megatron-LM, MaxText and others.
     Import(import::Args),
     /// Find the longest sequence that fits in device memory, and what it costs.
@@ -133,6 +137,7 @@ pub fn main() -> ExitCode {
         Command::Sweep(args) => sweep::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::New(args) => new::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Receipt(args) => receipt::run(&args),
         Command::Show(args) => show::run(&args),

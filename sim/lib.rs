@@ -132,9 +132,13 @@ pub mod failures;
 #[cfg_attr(all(doc, not(internals)), doc(hidden))]
 pub mod files;
 #[cfg_attr(all(doc, not(internals)), doc(hidden))]
+pub mod gap;
+#[cfg_attr(all(doc, not(internals)), doc(hidden))]
 pub mod hardware;
 #[cfg_attr(all(doc, not(internals)), doc(hidden))]
 pub mod import;
+#[cfg_attr(all(doc, not(internals)), doc(hidden))]
+pub mod log;
 #[cfg_attr(all(doc, not(internals)), doc(hidden))]
 pub mod memory;
 #[cfg_attr(all(doc, not(internals)), doc(hidden))]

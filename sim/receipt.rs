@@ -16,6 +16,7 @@ pub mod case;
 pub mod check;
 mod error;
 pub mod flops;
+pub mod history;
 pub mod html;
 pub mod json;
 pub mod map;

@@ -20,6 +20,7 @@ pub mod error;
 mod experts;
 mod float8;
 mod foreign;
+pub mod fresh;
 pub mod gate;
 mod idle;
 mod internevo;

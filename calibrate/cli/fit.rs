@@ -1,21 +1,25 @@
-//! `calibrate fit POINTS --base PROFILE --out FILE`: a profile of measured points.
+//! `calibrate fit POINTS|TRACE… --base PROFILE --out FILE`: a profile of measured points, or of kernels in traces of training runs.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 
 use windtunnel::cost::Profile;
 use windtunnel::report::profile as report;
 
 use crate::fit::measured::{self, Fitted};
 use crate::fit::residuals;
+use crate::import::trace::{self, Read};
 use crate::points;
 
 /// Make a profile of measured points; what was not measured stays as it is in the base.
 #[derive(Debug, clap::Args)]
 #[command(after_help = super::help::FIT)]
 pub struct Args {
-    /// Points, as `calibrate cuda` writes them.
-    points: PathBuf,
+    /// Points, as `calibrate cuda` writes them (*.jsonl); or profilers' traces of a training run, one for each rank that was traced.
+    #[arg(required = true)]
+    points: Vec<PathBuf>,
     /// The profile of the same chip that the points go into: a shipped one's name, or a .toml file.
     #[arg(long)]
     base: String,
@@ -27,16 +31,39 @@ pub struct Args {
 /// Fits, writes, and reports.
 pub fn run(args: &Args) -> Result<String, String> {
     let (output, name) = Profile::output(&args.out).map_err(|why| why.to_string())?;
-    let points = points::read(&args.points).map_err(|why| why.to_string())?;
     let (path, base_text) = Profile::text(&args.base).map_err(|why| why.to_string())?;
     let base = Profile::parse(&path, &base_text).map_err(|why| why.to_string())?;
-    let shown = args.points.display().to_string();
-    let fitted = measured::fit(&shown, &points, &base, &base_text, &name).map_err(|why| why.to_string())?;
+    let files: Vec<String> = args.points.iter().map(|path| path.display().to_string()).collect();
+    let shown = files.join(", ");
+    let Read { points, left_out } = read(&args.points, &base)?;
+    let mut fitted = measured::fit(&shown, &points, &base, &base_text, &name).map_err(|why| why.to_string())?;
+    left_out.into_iter().for_each(|(why, kernels)| *fitted.left_out.entry(why).or_default() += kernels);
     if let Some(why) = in_vain(&fitted, points.points.len(), &shown) {
         return Err(why);
     }
     Profile::save(output, &fitted.text).map_err(|why| why.to_string())?;
     Ok(words(&fitted, points.points.len(), &args.out.display().to_string()))
+}
+
+/// One file of points, or traces.
+fn read(files: &[PathBuf], base: &Profile) -> Result<Read, String> {
+    let is_points = |path: &Path| path.extension().is_some_and(|ending| ending == "jsonl");
+    match files {
+        [one] if is_points(one) => {
+            let points = points::read(one).map_err(|why| why.to_string())?;
+            return Ok(Read { points, left_out: BTreeMap::new() });
+        }
+        _ if files.iter().any(|path| is_points(path)) => {
+            return Err("several files are traces of several ranks: fit each file of points alone".to_owned());
+        }
+        _ => {}
+    }
+    let mut traces = vec![];
+    for path in files {
+        let read = windtunnel::trace::read(path, &|_, _| ControlFlow::Continue(())).map_err(|why| why.to_string())?;
+        traces.push((path.display().to_string(), read));
+    }
+    Ok(trace::points(&traces, base))
 }
 
 /// Why the base would only be written again, if no section of it is replaced.
@@ -76,8 +103,6 @@ fn words(fitted: &Fitted, points: usize, path: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use windtunnel::cost::sections::Decision;
 
     use super::*;

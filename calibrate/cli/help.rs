@@ -60,7 +60,10 @@ pub const IMPORT_CSV: &str = help!(
   windtunnel-calibrate import csv gemm.csv.gz --chip H200"
 );
 
-pub const FIT: &str = help!("  windtunnel-calibrate fit points.jsonl --base h100-sxm-80gb --out my-h100.toml");
+pub const FIT: &str = help!(
+    "  windtunnel-calibrate fit points.jsonl --base h100-sxm-80gb --out my-h100.toml
+  windtunnel-calibrate fit rank0.pt.trace.json.gz rank1.pt.trace.json.gz --base h100-sxm-80gb --out my-h100.toml"
+);
 
 pub const PLAN: &str = help!(
     "  windtunnel-calibrate plan --limit 20

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::{Failure, Outcome, Written, help, output, width};
+use super::{Failure, Outcome, Written, gap, help, output, width};
 use windtunnel::cost::Variation;
 use windtunnel::files::{self, Output};
 use windtunnel::near::did_you_mean;
@@ -16,7 +16,7 @@ use windtunnel::report::text as report;
 #[derive(Debug, clap::Args)]
 #[command(after_help = help::CHECK)]
 pub struct Args {
-    /// Files of receipts (*.jsonl), and scenarios with a [measured] table (*.toml).
+    /// Files of receipts (*.jsonl), scenarios with a [measured] table (*.toml), and folders of both.
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Only these lanes.
@@ -43,15 +43,33 @@ pub struct Args {
     /// Write the errors of step times by kind of run to this file, as calibrate/profiles/measured-runs.csv has them.
     #[arg(long, value_name = "FILE")]
     runs: Option<PathBuf>,
-    /// With --row: write the timeline for Perfetto to this file.
-    #[arg(long, value_name = "FILE", requires = "row")]
+    /// With --row: write the timeline for Perfetto to this file; with --trace-in: the measured and the predicted one.
+    #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Exit with 1 if a figure is worse: step_time.median=8%,reserved.median=5%, or a .toml file of thresholds.
+    /// Exit with 1 if a figure is worse: step_time.median=8%,reserved.median=5%, or a .toml file of thresholds; with --trace-in:
+    /// step=5%,matmul=10%.
     #[arg(long, value_name = "SPEC")]
     fail_above: Option<String>,
+    #[command(flatten)]
+    traces: gap::Traces,
 }
 
 pub fn run(args: &Args) -> Outcome {
+    if args.traces.are_given() {
+        let wanted = gap::Wanted {
+            files: &args.files,
+            json: args.json.as_ref(),
+            trace: args.trace.as_ref(),
+            fail_above: args.fail_above.as_deref(),
+        };
+        return gap::run(&args.traces, wanted);
+    }
+    if let Some(option) = args.traces.left_over() {
+        return Err(Failure::input(format!("{option} needs --trace-in: write the trace of the run, too")));
+    }
+    if args.trace.is_some() && args.row.is_none() {
+        return Err(Failure::input("--trace needs --row or --trace-in: one timeline goes into one file"));
+    }
     let [json, runs, html, trace] = [&args.json, &args.runs, &args.html, &args.trace].map(|path| output(path.as_ref()));
     let (json, runs, html, trace) = (json?, runs?, html?, trace?);
     let thresholds = args.fail_above.as_deref().map(threshold::parse).transpose().map_err(Failure::input)?;

@@ -54,6 +54,18 @@ pub const IMPORT: &str = help!(
     "    0  the scenario was written, and can be run"
 );
 
+pub const IMPORT_LOG: &str = help!(
+    "  windtunnel import log slurm-1234.out
+  windtunnel import log train.log --scenario my.toml --out runs/2026-11-26.toml",
+    "    0  what the run measured was written"
+);
+
+pub const NEW: &str = help!(
+    "  windtunnel new --model llama-3.1-8b --on h100-sxm-80gb --framework fsdp2
+  windtunnel new --model qwen3-32b --on h200-sxm-141gb --nodes 4 --framework megatron --out my.toml",
+    "    0  the scenario was written, and can be run"
+);
+
 pub const CEILING: &str = help!(
     "  windtunnel ceiling scenarios/llama3.1-8b-long-context-8xh200.toml
   windtunnel ceiling my.toml --compare cp=1,2,4
@@ -90,7 +102,7 @@ pub const COMPARE: &str = help!(
 pub const CHECK: &str = help!(
     "  windtunnel check tests/receipts/public.jsonl --lane cuda-fsdp2 --hardware H100
   windtunnel check my.toml --fail-above step_time.median=8%,reserved.median=5%
-  windtunnel check tests/receipts/public.jsonl --row tt-llama31-8b-h100x8-fsdp",
+  windtunnel check my.toml --trace-in trace.json.gz --fail-above matmul=5%",
     "    0  every file was read, and every threshold holds
     1  a threshold is broken, or the row of --row maps to no scenario"
 );

@@ -43,6 +43,12 @@ impl Pair {
 pub struct Judged {
     /// The receipt's id.
     pub id: String,
+    /// What the scenario calls itself.
+    pub name: String,
+    /// The day it was measured on; empty if nobody says.
+    pub date: String,
+    /// The commit of the code that ran; empty if nobody says.
+    pub commit: String,
     /// Lane.
     pub lane: String,
     /// Hardware.
@@ -141,6 +147,9 @@ impl Case {
         let about = format!("{} {} {} {} tokens", self.stated, kind.framework, kind.matmuls, answer.tokens);
         Judged {
             id: self.id.clone(),
+            name: if self.scenario.description.is_empty() { self.id.clone() } else { self.scenario.description.clone() },
+            date: m.date.clone(),
+            commit: m.commit.clone(),
             lane: m.lane.clone(),
             hardware: m.hardware.clone(),
             grade: m.grade.clone(),

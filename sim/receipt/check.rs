@@ -58,11 +58,18 @@ pub fn read(files: &[PathBuf]) -> Result<Files, ReceiptError> {
     refused.into_iter().next().map_or(Ok(all), Err)
 }
 
-/// Reads files, and says which could not be used.
+/// Reads files, and all of folders, and says which could not be used.
 pub fn read_what_can_be(files: &[PathBuf]) -> (Files, Vec<ReceiptError>) {
     let mut all = Files::default();
     let mut refused = vec![];
+    let mut within = vec![];
     for path in files {
+        match folder(path) {
+            Ok(files) => within.extend(files),
+            Err(error) => refused.push(error),
+        }
+    }
+    for path in &within {
         let result = if path.extension().is_some_and(|ending| ending == "toml") {
             own(path).map(|case| all.own.push(case))
         } else {
@@ -71,6 +78,28 @@ pub fn read_what_can_be(files: &[PathBuf]) -> (Files, Vec<ReceiptError>) {
         refused.extend(result.err());
     }
     (all, refused)
+}
+
+/// A file itself; of a folder, the scenarios and receipts in it, by name.
+fn folder(path: &Path) -> Result<Vec<PathBuf>, ReceiptError> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let unreadable = |error: std::io::Error| ReceiptError::Unreadable {
+        path: path.display().to_string(),
+        reason: error.to_string(),
+    };
+    let entries = std::fs::read_dir(path).map_err(unreadable)?;
+    let mut files = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
+    files.retain(|path| path.extension().is_some_and(|ending| ending == "toml" || ending == "jsonl"));
+    files.sort();
+    match files.is_empty() {
+        false => Ok(files),
+        true => Err(ReceiptError::Unreadable {
+            path: path.display().to_string(),
+            reason: "the folder holds no scenario (*.toml) and no receipts (*.jsonl)".to_owned(),
+        }),
+    }
 }
 
 /// A scenario with `[measured]`.

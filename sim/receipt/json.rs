@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::case::{Judged, Pair};
 use super::check::Outcome;
+use super::history::{self, History};
 use super::picks::{self, Layout, Picks};
 use super::summary::{Errors, Group};
 use crate::scenario::predict::Kind;
@@ -75,12 +76,23 @@ fn layouts(group: &picks::Group<'_>) -> Value {
     })
 }
 
+fn past(history: &History<'_>) -> Value {
+    let run = |run: &&Judged| {
+        json!({"id": run.id, "date": run.date, "commit": run.commit, "measured_over_predicted": history::ratio(run)})
+    };
+    json!({
+        "job": history.job, "runs": history.runs.iter().map(run).collect::<Vec<_>>(),
+        "parted": history.parted.map(|at| history.runs[at].id.clone()),
+    })
+}
+
 /// The whole check.
 pub fn report(outcome: &Outcome, groups: &[Group]) -> Value {
     json!({
         "format": FORMAT,
         "windtunnel": env!("CARGO_PKG_VERSION"),
         "groups": groups.iter().map(group).collect::<Vec<_>>(),
+        "history": history::histories(&outcome.judged).iter().map(past).collect::<Vec<_>>(),
         "layouts": picks::groups(&outcome.judged.iter().collect::<Vec<_>>()).iter().map(layouts).collect::<Vec<_>>(),
         "rows": outcome.judged.iter().map(row).collect::<Vec<_>>(),
         "skipped": outcome.skipped.iter().map(|s| json!({

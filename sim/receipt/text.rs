@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::case::{Case, Judged, Pair};
 use super::check::Outcome;
+use super::history;
 use super::map::Reason;
 use super::picks::{self, MARGIN};
 use super::summary::{ALL, Errors, Group, worst};
@@ -64,6 +65,7 @@ fn few(outcome: &Outcome, groups: &[Group], width: usize) -> String {
     }
     let all = |count: fn(&Group) -> usize| groups.iter().filter(|group| group.lane != ALL).map(count).sum::<usize>();
     let _ = writeln!(out, "Checked: {} of {} runs.", all(|group| group.covered), all(|group| group.rows));
+    out += &history::text(&outcome.judged);
     choices(&mut out, outcome, groups, width);
     reasons(&mut out, outcome, width);
     out
@@ -134,6 +136,7 @@ pub fn report(outcome: &Outcome, groups: &[Group], width: usize) -> String {
         let header = ["lane", "hardware", "figure", "rows", "median", "p90", "bias"];
         let _ = writeln!(out, "\n{}", table(&header, others, 3));
     }
+    out += &history::text(&outcome.judged);
     choices(&mut out, outcome, groups, width);
     reasons(&mut out, outcome, width);
     let rows = worst(outcome, LISTED);

@@ -11,9 +11,9 @@
 
 mod describe;
 mod flow;
-mod json;
+pub(crate) mod json;
 pub(super) mod memory;
-mod slice;
+pub(crate) mod slice;
 mod slow;
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use toml::Spanned;
 use super::error::ScenarioError;
 use super::predict::mfu_conventions;
 use super::reader::Reader;
-use super::written;
+use super::written::{self, Readings};
 use crate::near::did_you_mean;
 use crate::units::{Bytes, Time};
 
@@ -14,6 +14,8 @@ use crate::units::{Bytes, Time};
 pub struct Measured {
     /// Time of a steady step \[ps\].
     pub step: Option<Time>,
+    /// Where the run has measured many steps: a tenth of them are at most the first, nine tenths at most the second \[ps\].
+    pub spread: Option<(Time, Time)>,
     /// Peak of `memory_allocated` \[B\].
     pub allocated: Option<Bytes>,
     /// Peak of `memory_reserved` \[B\].
@@ -26,6 +28,10 @@ pub struct Measured {
     pub out_of_memory: bool,
     /// Who measured it.
     pub source: String,
+    /// The day it was measured on, as YYYY-MM-DD; empty if nobody says.
+    pub date: String,
+    /// The commit of the code that ran; empty if nobody says.
+    pub commit: String,
     /// The kind of run it is counted with.
     pub lane: String,
     /// The hardware it is counted under.
@@ -45,32 +51,40 @@ pub(super) fn understand(
 ) -> Result<Measured, ScenarioError> {
     let w = written.get_ref();
     let out_of_memory = w.out_of_memory.unwrap_or(false);
-    let step = match (&w.step_time, &w.tokens_per_second_per_chip) {
+    let (step, spread) = match (&w.step_time, &w.tokens_per_second_per_chip) {
         (Some(time), Some(_)) => {
             let problem = "the step time is measured twice: step_time and tokens_per_second_per_chip";
             return Err(reader.plan(time, problem, "keep the one that was read off the run"));
         }
-        (Some(time), None) if *time.get_ref() == Time::ZERO => {
-            return Err(reader.plan(time, "measured.step_time is zero", "write the time of a steady step"));
+        (Some(time), None) => {
+            let (step, spread) = middle(reader, "step_time", time)?;
+            if step == Time::ZERO {
+                return Err(reader.plan(time, "measured.step_time is zero", "write the time of a steady step"));
+            }
+            (Some(step), spread)
         }
-        (Some(time), None) => Some(*time.get_ref()),
         (None, Some(rate)) => {
-            let value = *rate.get_ref();
+            let (value, spread) = middle(reader, "tokens_per_second_per_chip", rate)?;
             let counted = match &w.counted_tokens_per_step {
                 Some(at) => reader.count("measured.counted_tokens_per_step", at, 1, i64::MAX)?,
                 None => tokens,
             };
-            let seconds = counted as f64 / value / f64::from(chips);
-            if !(value > 0.0 && (1e-9..1e6).contains(&seconds)) {
+            let seconds = |value: f64| counted as f64 / value / f64::from(chips);
+            let lasts = |value: f64| value > 0.0 && (1e-9..1e6).contains(&seconds(value));
+            let ends = spread.map_or([value, value], |(low, high)| [low, high]);
+            if let Some(value) = [value].into_iter().chain(ends).find(|&value| !lasts(value)) {
+                let seconds = seconds(value);
                 let problem = format!(
                     "measured.tokens_per_second_per_chip = {value} makes a step of {counted} tokens on {chips} chips \
                      last {seconds:.3e} s"
                 );
                 return Err(reader.plan(rate, problem, "write the tokens of one chip in a second"));
             }
-            Some(Time::from_seconds(seconds))
+            let time = |value: f64| Time::from_seconds(seconds(value));
+            // The highest rate is the shortest step.
+            (Some(time(value)), spread.map(|(low, high)| (time(high), time(low))))
         }
-        (None, None) => None,
+        (None, None) => (None, None),
     };
     if let (Some(at), None) = (&w.counted_tokens_per_step, &w.tokens_per_second_per_chip) {
         let problem = "measured.counted_tokens_per_step belongs to a rate, and there is none";
@@ -106,12 +120,15 @@ pub(super) fn understand(
     let bytes = |at: &Option<Spanned<Bytes>>| at.as_ref().map(|at| *at.get_ref());
     let measured = Measured {
         step,
+        spread,
         allocated: bytes(&w.allocated),
         reserved: bytes(&w.reserved),
         peak_memory: bytes(&w.peak_memory),
         mfu,
         out_of_memory,
         source: w.source.clone().unwrap_or_default(),
+        date: w.date.as_ref().map(|at| day(reader, at)).transpose()?.unwrap_or_default(),
+        commit: w.commit.clone().unwrap_or_default(),
         lane: w.lane.clone().unwrap_or_else(|| runtime.to_owned()),
         hardware: w.hardware.clone().unwrap_or_else(|| topology.to_owned()),
         grade: w.grade.clone().unwrap_or_default(),
@@ -128,4 +145,26 @@ pub(super) fn understand(
         return Err(reader.plan(written, problem, remedy));
     }
     Ok(measured)
+}
+
+/// The reading in the middle, and the spread of many.
+#[allow(clippy::type_complexity, reason = "a reading, and two around it")]
+fn middle<T: Copy + PartialOrd>(
+    reader: &Reader<'_>,
+    key: &str,
+    at: &Spanned<Readings<T>>,
+) -> Result<(T, Option<(T, T)>), ScenarioError> {
+    at.get_ref().quantiles().ok_or_else(|| match at.get_ref() {
+        Readings::Many(_) => reader.plan(at, format!("measured.{key} is a list of nothing"), "write the steps' readings"),
+        _ => reader.plan(at, format!("the quantiles of measured.{key} fall"), "write p10 ≤ p50 ≤ p90"),
+    })
+}
+
+/// A day, which sorts as it is written.
+fn day(reader: &Reader<'_>, at: &Spanned<String>) -> Result<String, ScenarioError> {
+    let text = at.get_ref();
+    let shape = |(place, byte): (usize, u8)| if matches!(place, 4 | 7) { byte == b'-' } else { byte.is_ascii_digit() };
+    let is_day = text.len() == 10 && text.bytes().enumerate().all(shape);
+    let problem = || format!("measured.date = {text:?} is no day");
+    is_day.then(|| text.clone()).ok_or_else(|| reader.plan(at, problem(), "write it as YYYY-MM-DD"))
 }

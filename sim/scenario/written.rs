@@ -14,6 +14,7 @@ mod megatron;
 mod mesh;
 mod nanotron;
 mod ranks;
+mod readings;
 mod sharding;
 mod xla;
 mod zero;
@@ -33,6 +34,7 @@ pub use megatron::{
 pub use mesh::Mesh;
 pub use nanotron::{Engine, Nanotron, TensorMode};
 pub use ranks::{Ranks, Slow, SlowRank};
+pub use readings::Readings;
 pub use sharding::{BackwardPrefetch, Fsdp, Fsdp1, Override, Reshard, ReshardAfterBackward, ReshardMoment, Unit, Wrap};
 pub use xla::{Eight, ExpertExchange, Moment, Xla, XlaAttention};
 pub use zero::{Device as ZeroDevice, OffloadOptimizer, OffloadParam, Zero};
@@ -416,9 +418,9 @@ pub enum Initialisation {
 #[serde(deny_unknown_fields)]
 pub struct Measured {
     /// Time of a steady step.
-    pub step_time: Option<Spanned<Time>>,
+    pub step_time: Option<Spanned<Readings<Time>>>,
     /// Or the rate of tokens.
-    pub tokens_per_second_per_chip: Option<Spanned<f64>>,
+    pub tokens_per_second_per_chip: Option<Spanned<Readings<f64>>>,
     /// Tokens of a step that the rate counts, where padding is left out of it.
     pub counted_tokens_per_step: Option<Spanned<i64>>,
     /// Peak of `memory_allocated`.
@@ -435,6 +437,10 @@ pub struct Measured {
     pub out_of_memory: Option<bool>,
     /// Who measured it, where it is written down.
     pub source: Option<String>,
+    /// The day it was measured on.
+    pub date: Option<Spanned<String>>,
+    /// The commit of the code that ran.
+    pub commit: Option<String>,
     /// The kind of run it is counted with.
     pub lane: Option<String>,
     /// The hardware it is counted under.

@@ -8,7 +8,7 @@ use crate::units::Time;
 
 /// What a field holds.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Value<'a> {
+pub(crate) enum Value<'a> {
     /// Text, escaped as it is written.
     Text(&'a str),
     /// A whole number.
@@ -20,18 +20,18 @@ pub(super) enum Value<'a> {
 }
 
 /// A name and its value.
-pub(super) type Field<'a> = (&'a str, Value<'a>);
+pub(crate) type Field<'a> = (&'a str, Value<'a>);
 
 /// A file under construction.
 #[derive(Debug)]
-pub(super) struct Events<W> {
+pub(crate) struct Events<W> {
     out: W,
     any: bool,
 }
 
 impl<W: Write> Events<W> {
     /// Opens the file: fields about the whole, then the list of events.
-    pub(super) fn begin(mut out: W, about: &[Field<'_>]) -> io::Result<Self> {
+    pub(crate) fn begin(mut out: W, about: &[Field<'_>]) -> io::Result<Self> {
         // Times are shown in nanoseconds, the finest unit that viewers know.
         out.write_all(b"{\"displayTimeUnit\":\"ns\",\"otherData\":")?;
         fields(&mut out, about)?;
@@ -40,14 +40,14 @@ impl<W: Write> Events<W> {
     }
 
     /// Adds an event.
-    pub(super) fn event(&mut self, event: &[Field<'_>]) -> io::Result<()> {
+    pub(crate) fn event(&mut self, event: &[Field<'_>]) -> io::Result<()> {
         let separator: &[u8] = if std::mem::replace(&mut self.any, true) { b",\n" } else { b"\n" };
         self.out.write_all(separator)?;
         fields(&mut self.out, event)
     }
 
     /// Closes the file.
-    pub(super) fn end(mut self) -> io::Result<()> {
+    pub(crate) fn end(mut self) -> io::Result<()> {
         self.out.write_all(b"\n]}\n")?;
         self.out.flush()
     }

@@ -7,16 +7,16 @@ use crate::units::Time;
 
 /// Something with a beginning and an end.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slice<'a> {
-    pub(super) process: u32,
-    pub(super) track: u32,
-    pub(super) name: &'a str,
-    pub(super) category: &'a str,
-    pub(super) args: &'a [Field<'a>],
+pub(crate) struct Slice<'a> {
+    pub(crate) process: u32,
+    pub(crate) track: u32,
+    pub(crate) name: &'a str,
+    pub(crate) category: &'a str,
+    pub(crate) args: &'a [Field<'a>],
 }
 
 impl Slice<'_> {
-    pub(super) fn write<W: Write>(&self, events: &mut Events<W>, start: Time, end: Time) -> io::Result<()> {
+    pub(crate) fn write<W: Write>(&self, events: &mut Events<W>, start: Time, end: Time) -> io::Result<()> {
         events.event(&[
             ("ph", Value::Text("X")),
             ("pid", Value::Number(self.process.into())),

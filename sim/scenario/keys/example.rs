@@ -7,7 +7,7 @@ use super::row::{Choice, Kind};
 use super::{Key, presets};
 
 /// Keys and values, in the order of the tables.
-const LISTED: [(&str, &str); 133] = [
+const LISTED: [(&str, &str); 135] = [
     ("description", "\"Llama-3.1-8B on one node\""),
     ("runtime", "\"fsdp2\""),
     ("topology.name", "\"h100-sxm-80gb\""),
@@ -137,6 +137,8 @@ const LISTED: [(&str, &str); 133] = [
     ("measured.mfu", "0.41"),
     ("measured.mfu_convention", "\"6N + 12LHS\""),
     ("measured.source", "\"our cluster, run 17\""),
+    ("measured.date", "\"2026-11-26\""),
+    ("measured.commit", "\"9dec370\""),
     ("measured.lane", "\"fsdp2\""),
     ("measured.hardware", "\"H100\""),
     ("measured.grade", "\"A\""),

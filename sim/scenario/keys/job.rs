@@ -5,7 +5,7 @@ use super::readers::{
     STAGES, XLA, ZERO,
 };
 use super::row::Choice::{With, Word};
-use super::row::Kind::{Choice, Count, Flag, List, Number, Quantity, Text};
+use super::row::Kind::{Choice, Count, Flag, List, Number, Other, Quantity, Text};
 use super::row::{Group, Key, Table};
 
 /// `[topology]`
@@ -340,8 +340,18 @@ pub(super) const MEASURED_KEYS: Table = Table {
     owner: None,
     instead: &[],
     keys: &[
-        Key::new("step_time", Quantity("1.5 s"), ALL, "Time of a steady step."),
-        Key::new("tokens_per_second_per_chip", Number, ALL, "The rate of tokens, in place of `step_time`."),
+        Key::new(
+            "step_time",
+            Other("\"1.5 s\", a list of times, or { p10, p50, p90 }"),
+            ALL,
+            "Time of a steady step; of several the median counts.",
+        ),
+        Key::new(
+            "tokens_per_second_per_chip",
+            Other("a number, a list of numbers, or { p10, p50, p90 }"),
+            ALL,
+            "The rate of tokens, in place of `step_time`.",
+        ),
         Key::new(
             "counted_tokens_per_step",
             Count(None),
@@ -360,6 +370,8 @@ pub(super) const MEASURED_KEYS: Table = Table {
         Key::new("mfu_convention", Text, ALL, "The convention of `mfu`, by the name that `run --mfu-all` prints."),
         Key::new("out_of_memory", Flag, ALL, "The run ended out of memory."),
         Key::new("source", Text, ALL, "Who measured it, where it is written down."),
+        Key::new("date", Text, ALL, "The day it was measured on, as YYYY-MM-DD: `check` keeps a history by it."),
+        Key::new("commit", Text, ALL, "The commit of the code that ran."),
         Key::new("lane", Text, ALL, "The lane it is counted in."),
         Key::new("hardware", Text, ALL, "The hardware it is counted under."),
         Key::new("grade", Text, ALL, "How complete the receipt is: A, B or C."),

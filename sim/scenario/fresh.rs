@@ -1,0 +1,113 @@
+//! A scenario to begin with: the few things that somebody must say, and every default that was taken, as a comment beside its meaning.
+
+use std::fmt::Write as _;
+
+use super::assumption::Taken;
+use super::error::ScenarioError;
+use super::keys::words::about;
+use super::keys::{TABLES, Table};
+use super::understood::Scenario;
+
+/// What somebody must say of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fresh {
+    /// The framework, as scenarios name it.
+    pub runtime: String,
+    /// The model: a shipped one's name, or a path.
+    pub model: String,
+    /// The topology: a shipped one's name, or a path.
+    pub topology: String,
+    /// Its nodes, of GPUs.
+    pub nodes: Option<u32>,
+    /// Some chips of a node.
+    pub chips: Option<u32>,
+    /// A slice of a TPU pod.
+    pub slice: Option<String>,
+    /// Tokens of a sequence.
+    pub sequence: u64,
+    /// Sequences of a micro-batch.
+    pub micro: u64,
+}
+
+/// Chips of a slice, `4x4`.
+fn chips_of(slice: &str) -> Option<u32> {
+    slice.split('x').try_fold(1_u32, |chips, side| chips.checked_mul(side.parse().ok()?))
+}
+
+impl Fresh {
+    /// Keys that are said, by table.
+    fn said(&self) -> Vec<(&'static str, &'static str, String)> {
+        let text = |text: &str| toml::Value::from(text).to_string();
+        let mut said = vec![
+            ("", "runtime", text(&self.runtime)),
+            ("topology", "name", text(&self.topology)),
+        ];
+        said.extend(self.nodes.map(|nodes| ("topology", "nodes", nodes.to_string())));
+        said.extend(self.chips.map(|chips| ("topology", "chips", chips.to_string())));
+        said.extend(self.slice.as_ref().map(|slice| ("topology", "slice", text(slice))));
+        said.push(("model", "name", text(&self.model)));
+        // XLA shards parameters over an axis that somebody must name; PyTorch's takes all chips.
+        let all = self.slice.as_deref().and_then(chips_of);
+        said.extend(all.map(|chips| ("mesh", "fsdp", chips.to_string())));
+        said.push(("batch", "sequence", self.sequence.to_string()));
+        said.push(("batch", "micro", self.micro.to_string()));
+        said
+    }
+
+    /// The scenario's text, for a file of this name; it has been understood once, so it can be run.
+    ///
+    /// # Errors
+    /// What does not fit together, as for any scenario.
+    pub fn text(&self, file: &str) -> Result<(String, Scenario), ScenarioError> {
+        let bare = self.write(&[]);
+        let scenario = Scenario::parse(file, &bare)?;
+        let taken: Vec<&Taken> = scenario.assumptions.iter().filter_map(|line| line.taken()).collect();
+        let text = self.write(&taken);
+        let scenario = Scenario::parse(file, &text)?;
+        Ok((text, scenario))
+    }
+
+    fn write(&self, taken: &[&Taken]) -> String {
+        let said = self.said();
+        let mut out = String::new();
+        let _ = writeln!(out, "# Predict it: windtunnel run FILE. Every line can be changed; a line behind # is the default that is taken.");
+        let _ = writeln!(out, "# What a key means: windtunnel explain KEY.\n");
+        let tables = TABLES.into_iter().filter(|table| table.is_read_by(&self.runtime) || table.name.is_empty());
+        for table in tables {
+            self.table(&mut out, table, &said, taken);
+        }
+        out.trim_end().to_owned() + "\n"
+    }
+
+    fn table(&self, out: &mut String, table: &Table, said: &[(&str, &str, String)], taken: &[&Taken]) {
+        let own: Vec<_> = said.iter().filter(|(name, ..)| *name == table.name).collect();
+        let defaults: Vec<(&str, &Taken)> = taken
+            .iter()
+            .filter_map(|taken| {
+                let key = if table.name.is_empty() {
+                    Some(taken.key.as_str()).filter(|key| !key.contains('.'))
+                } else {
+                    taken.key.strip_prefix(table.name).and_then(|rest| rest.strip_prefix('.'))
+                };
+                Some((key?, *taken))
+            })
+            .collect();
+        if own.is_empty() && defaults.is_empty() {
+            return;
+        }
+        if !table.name.is_empty() {
+            let mark = if own.is_empty() { "# " } else { "" };
+            let _ = writeln!(out, "{mark}[{}] # {}", table.name, table.help);
+        }
+        let help = |name: &str| table.keys.iter().find(|key| key.name == name).map(|key| about(key)).unwrap_or_default();
+        for (_, key, value) in own {
+            let _ = writeln!(out, "{key} = {value} # {}", help(key));
+        }
+        for (key, taken) in defaults {
+            let why = taken.why.as_ref().map(|why| format!(" Taken: {why}.")).unwrap_or_default();
+            let line = format!("# {key} = {} # {}{why}", taken.value, help(key)).replace('\n', " ");
+            let _ = writeln!(out, "{}", line.trim_end().trim_end_matches(" #"));
+        }
+        out.push('\n');
+    }
+}
