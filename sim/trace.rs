@@ -9,6 +9,7 @@ mod intern;
 mod join;
 mod kineto;
 mod nccl;
+mod nsight;
 mod parts;
 mod read;
 mod signature;
