@@ -163,6 +163,7 @@ impl Reader<'_> {
             range: None,
             step: None,
             collective: None,
+            instruction: None,
         };
         let correlation = row.integer(4)?.and_then(|number| u64::try_from(number).ok());
         Ok(DraftKernel { kernel, pid: row.integer(5)?.map(pid), correlation })

@@ -9,6 +9,7 @@ use flate2::bufread::MultiGzDecoder;
 
 use super::error::{Error, Interrupted, Stop};
 use super::parts::Trace;
+use super::xla::{viewer, xplane};
 use super::{kineto, nsight};
 use crate::files;
 
@@ -26,9 +27,15 @@ struct Reader {
 }
 
 /// All formats, in the order in which they are tried.
-const READERS: [Reader; 2] = [
+const READERS: [Reader; 4] = [
     Reader { name: "PyTorch's profiler (Kineto JSON)", is_it: is_kineto, read: |source| kineto::read(source.content) },
     Reader { name: "Nsight Systems' export (SQLite)", is_it: is_sqlite, read: read_sqlite },
+    Reader { name: "XLA's profiler (xplane.pb)", is_it: is_xplane, read: |source| xplane::read(source.content) },
+    Reader {
+        name: "XLA's profiler (trace viewer JSON)",
+        is_it: is_viewer,
+        read: |source| viewer::read(source.content),
+    },
 ];
 
 /// What a reader reads.
@@ -105,6 +112,16 @@ fn broken_packing(error: std::io::Error) -> Stop {
         _ => return Stop::Io(error),
     };
     Stop::Broken { place: "gzip".to_owned(), what, remedy: super::error::CUT }
+}
+
+/// The first field of an XSpace is a plane, and names of planes are paths.
+fn is_xplane(begin: &[u8]) -> bool {
+    let names = ["/host:", "/device:", "Task Environment"];
+    begin.starts_with(&[0x0a]) && names.iter().any(|name| has(begin, name))
+}
+
+fn is_viewer(begin: &[u8]) -> bool {
+    is_json(begin) && (has(begin, "\"/host:") || has(begin, "\"/device:"))
 }
 
 fn is_sqlite(begin: &[u8]) -> bool {
