@@ -12,6 +12,7 @@ pub mod questions;
 mod start_up;
 pub mod text;
 pub mod trace;
+pub mod traced;
 mod training;
 mod verdict;
 

@@ -66,6 +66,13 @@ pub const NEW: &str = help!(
     "    0  the scenario was written, and can be run"
 );
 
+pub const IMPORT_TRACE: &str = help!(
+    "  windtunnel import trace rank0.pt.trace.json.gz
+  windtunnel import trace report.sqlite --step 12
+  windtunnel import trace host.xplane.pb --json trace.json",
+    "    0  the trace was read"
+);
+
 pub const CEILING: &str = help!(
     "  windtunnel ceiling scenarios/llama3.1-8b-long-context-8xh200.toml
   windtunnel ceiling my.toml --compare cp=1,2,4

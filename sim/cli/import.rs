@@ -1,4 +1,7 @@
-//! `windtunnel import FRAMEWORK FILE`: the scenario of another framework's configuration.
+//! `windtunnel import FRAMEWORK FILE`: the scenario of another framework's configuration. `windtunnel import trace FILE…` reads traces.
+
+mod log;
+mod trace;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,13 +12,16 @@ use windtunnel::import::{self, ImportError, Importer, Machine, Request};
 use windtunnel::scenario::Scenario;
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = super::help::IMPORT)]
+#[command(after_help = super::help::IMPORT, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Args {
+    #[command(subcommand)]
+    what: Option<What>,
     /// Whose configuration it is.
-    #[arg(value_parser = clap::builder::PossibleValuesParser::new(import::names()))]
-    framework: String,
+    #[arg(required = true, value_parser = clap::builder::PossibleValuesParser::new(import::names()))]
+    framework: Option<String>,
     /// The configuration: a file, or a launch script.
-    file: PathBuf,
+    #[arg(required = true)]
+    file: Option<PathBuf>,
     /// Keys of the framework that the command line sets.
     #[arg(value_name = "KEY=VALUE")]
     keys: Vec<String>,
@@ -33,6 +39,14 @@ pub struct Args {
     /// Write the scenario to this file instead of printing it.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Say what a profiler's trace holds: the machine, steps and where their time went, the largest kernels.
+    Trace(trace::Args),
+    /// Say what a run's log has measured, as a receipt: step times, memory, MFU, without warm-up.
+    Log(log::Args),
 }
 
 /// The machine of a configuration, which does not name it.
@@ -77,9 +91,17 @@ impl On {
 }
 
 pub fn run(args: &Args) -> Outcome {
-    let importer = import::find(&args.framework).map_err(Failure::input)?;
+    match &args.what {
+        Some(What::Trace(args)) => return trace::run(args),
+        Some(What::Log(args)) => return log::run(args),
+        None => {}
+    }
+    let (Some(framework), Some(path)) = (&args.framework, &args.file) else {
+        return Err(Failure::input("name a framework and a configuration: windtunnel import FRAMEWORK FILE"));
+    };
+    let importer = import::find(framework).map_err(Failure::input)?;
     let out = output(args.out.as_ref())?;
-    let (file, text) = super::read_named(&args.file, "configuration")?;
+    let (file, text) = super::read_named(path, "configuration")?;
     let overrides = [args.keys.as_slice(), args.words.as_slice()].concat();
     let model = args.model.as_ref().map(|path| path.display().to_string());
     let request = Request {

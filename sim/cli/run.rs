@@ -138,7 +138,7 @@ fn advice(when: Changes, scenario: &Scenario, answer: &Prediction) -> Option<Adv
 }
 
 /// Whether standard output shows colours, and nobody said that it shall not (<https://no-color.org>).
-fn colour() -> bool {
+pub fn colour() -> bool {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
     std::io::stdout().is_terminal() && !refused && !dumb

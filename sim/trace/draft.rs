@@ -75,6 +75,8 @@ pub(super) struct Mark {
     pub name: Id<Name>,
     pub number: Option<u64>,
     pub thread: Option<Id<Thread>>,
+    /// The device whose time this is; none for the host's.
+    pub device: Option<u32>,
     pub start: u64,
     pub end: u64,
 }

@@ -9,7 +9,8 @@ use super::draft::{Draft, DraftCall, DraftKernel, DraftOp, Module, ZERO};
 use super::error::Stop;
 use super::id::Id;
 use super::intern::Interner;
-use super::parts::{Call, CallKind, Kernel, Kind, Name, Op, Scope, Thread, Trace};
+use super::notes::{self, Launches};
+use super::parts::{Call, CallKind, Kernel, Name, Op, Scope, Thread, Trace};
 use super::{nccl, steps};
 
 /// Joins all lists.
@@ -33,7 +34,7 @@ pub(super) fn join(mut draft: Draft) -> Result<Trace, Stop> {
     for at in &mut draft.kernels {
         at.kernel.in_graph |= is_graph(at.kernel.launch, &draft.trace.calls);
     }
-    notes(&mut draft, launches);
+    notes::write(&mut draft, launches);
     let Draft { mut trace, names, ops, kernels, marks, .. } = draft;
     trace.ops = ops.into_iter().map(|op| op.op).collect();
     trace.kernels = kernels.into_iter().map(|kernel| kernel.kernel).collect();
@@ -69,12 +70,6 @@ fn nest(ops: &mut [DraftOp]) {
         ops[at].op.parent = open.last().map(|&top| Id::new(top));
         open.push(at);
     }
-}
-
-/// How calls and kernels found each other.
-struct Launches {
-    without: usize,
-    repeated: usize,
 }
 
 /// Joins kernels with the calls that launched them, and keeps those calls and the waits.
@@ -238,39 +233,6 @@ fn paths(modules: &[Module], names: &mut Interner) -> Vec<Id<Name>> {
         open.push(at);
     }
     paths
-}
-
-fn notes(draft: &mut Draft, launches: Launches) {
-    let all = draft.kernels.len();
-    let in_graph = draft.kernels.iter().filter(|kernel| kernel.kernel.in_graph).count();
-    let is_compute = |kernel: &&DraftKernel| kernel.kernel.kind == Kind::Compute;
-    let has_shapes = |op: Id<Op>| draft.ops[op.at()].op.signature.is_some();
-    let compute = draft.kernels.iter().filter(is_compute).count();
-    let shaped =
-        draft.kernels.iter().filter(is_compute).filter(|kernel| kernel.kernel.op.is_some_and(has_shapes)).count();
-    let has_calls = !draft.trace.calls.is_empty();
-    if launches.without > 0 && has_calls {
-        draft.note(format!(
-            "{} of {all} kernels and copies have no launch in the file: they were launched before recording began, or their launches were left out",
-            launches.without
-        ));
-    } else if launches.without > 0 {
-        draft.note(
-            "the file holds no launches: kernels have no operators, and waiting for the host cannot be told".to_owned(),
-        );
-    }
-    if launches.repeated > 0 {
-        draft.note(format!(
-            "{} launches repeat the number of another: the file may hold several processes, and some kernels may have the wrong operator",
-            launches.repeated
-        ));
-    }
-    if in_graph > 0 {
-        draft.note(format!("{in_graph} kernels were replayed by CUDA graphs: their shapes are not in the file"));
-    }
-    if shaped == 0 && compute > 0 {
-        draft.note("no operator has shapes: profile with record_shapes=True".to_owned());
-    }
 }
 
 /// Makes times count from the first event, and returns where that was.

@@ -226,6 +226,7 @@ impl Reader {
             range: None,
             step: None,
             collective,
+            instruction: None,
         };
         let correlation = args.correlation.and_then(|number| u64::try_from(number).ok()).filter(|&number| number > 0);
         self.draft.kernels.push(DraftKernel { kernel, pid: None, correlation });

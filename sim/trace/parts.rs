@@ -36,6 +36,8 @@ pub struct Trace {
     pub kernels: Vec<Kernel>,
     /// What is known of collectives.
     pub collectives: Vec<Collective>,
+    /// Instructions of compiled programs, which XLA's profiler names in place of operators.
+    pub instructions: Vec<Instruction>,
     /// Training steps, by start. A file without marks is one step.
     pub steps: Vec<Step>,
     /// What the reader could not know, or left out, a sentence each.
@@ -272,6 +274,29 @@ pub struct Kernel {
     pub step: Option<Id<Step>>,
     /// Of kernels that communicate.
     pub collective: Option<Id<Collective>>,
+    /// Of kernels that XLA launched.
+    pub instruction: Option<Id<Instruction>>,
+}
+
+/// An instruction of a program that XLA compiled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Instruction {
+    /// Such as "fusion.12".
+    pub name: Id<Name>,
+    /// The program, such as "jit_train_step".
+    pub program: Option<Id<Name>>,
+    /// Where the source made it, such as "jit(loss)/jvp(Model)/mlp/dot_general"; `transpose(…)` in it is backward.
+    pub path: Option<Id<Name>>,
+    /// XLA's own class of it, such as "convolution fusion".
+    pub category: Option<Id<Name>>,
+    /// FLOPs by XLA's count.
+    pub flops: Option<u64>,
+    /// Bytes that it reads and writes, by XLA's count \[B\].
+    pub bytes: Option<u64>,
+    /// Shapes of what it writes, where the file has the instruction's text.
+    pub results: Option<Id<Signature>>,
+    /// Shapes of what it reads, where the file has the instruction's text.
+    pub operands: Option<Id<Signature>>,
 }
 
 /// What a collective does.

@@ -8,11 +8,12 @@ use std::path::Path;
 use flate2::bufread::MultiGzDecoder;
 
 use super::error::{Error, Interrupted, Stop};
-use super::kineto;
 use super::parts::Trace;
+use super::xla::{viewer, xplane};
+use super::{kineto, nsight};
 use crate::files;
 
-/// Told how many bytes of how many were read; it may end the reading.
+/// Told how much of how much was read: bytes, or rows of tables. It may end the reading.
 pub type Progress<'a> = &'a dyn Fn(u64, u64) -> ControlFlow<()>;
 
 /// A program's format.
@@ -26,18 +27,27 @@ struct Reader {
 }
 
 /// All formats, in the order in which they are tried.
-const READERS: [Reader; 1] = [Reader {
-    name: "PyTorch's profiler (Kineto JSON)",
-    is_it: is_kineto,
-    read: |source| kineto::read(source.content),
-}];
+const READERS: [Reader; 4] = [
+    Reader { name: "PyTorch's profiler (Kineto JSON)", is_it: is_kineto, read: |source| kineto::read(source.content) },
+    Reader { name: "Nsight Systems' export (SQLite)", is_it: is_sqlite, read: read_sqlite },
+    Reader { name: "XLA's profiler (xplane.pb)", is_it: is_xplane, read: |source| xplane::read(source.content) },
+    Reader {
+        name: "XLA's profiler (trace viewer JSON)",
+        is_it: is_viewer,
+        read: |source| viewer::read(source.content),
+    },
+];
 
 /// What a reader reads.
 pub(super) struct Source<'a> {
     /// The content, unpacked.
     pub content: Box<dyn BufRead + 'a>,
-    /// The file itself, for readers that are given a name.
+    /// The file itself, for a library that opens it.
     pub path: &'a Path,
+    /// Whether the content is the file's own, not packed.
+    pub is_plain: bool,
+    /// Told how far such a library is.
+    pub progress: Progress<'a>,
 }
 
 /// How much of a file tells what it is \[B\].
@@ -49,14 +59,14 @@ pub fn read(path: &Path, progress: Progress<'_>) -> Result<Trace, Error> {
     let of = |stop: Stop| stop.of(&file);
     let (opened, length) = files::open(path).map_err(|error| of(error.into()))?;
     let counted = BufReader::with_capacity(1 << 17, Counted { file: opened, read: 0, length, progress });
-    let mut content = unpacked(counted).map_err(of)?;
+    let (mut content, is_plain) = unpacked(counted).map_err(of)?;
     let mut begin = vec![];
     content.by_ref().take(BEGIN).read_to_end(&mut begin).map_err(|error| of(broken_packing(error)))?;
     let Some(reader) = READERS.iter().find(|reader| (reader.is_it)(&begin)) else {
         return Err(Error::Unknown { file, found: looks_like(&begin), known: known() });
     };
     let content = Box::new(BufReader::with_capacity(1 << 17, Cursor::new(begin).chain(content)));
-    (reader.read)(Source { content, path }).map_err(|stop| match stop {
+    (reader.read)(Source { content, path, is_plain, progress }).map_err(|stop| match stop {
         Stop::Io(error) => of(broken_packing(error)),
         other => of(other),
     })
@@ -87,9 +97,9 @@ impl Read for Counted<'_> {
 }
 
 /// The content, which may be packed by gzip whatever the file's name says.
-fn unpacked<'a>(mut file: impl BufRead + 'a) -> Result<Box<dyn Read + 'a>, Stop> {
+fn unpacked<'a>(mut file: impl BufRead + 'a) -> Result<(Box<dyn Read + 'a>, bool), Stop> {
     let is_packed = file.fill_buf()?.starts_with(&[0x1f, 0x8b]);
-    Ok(if is_packed { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) })
+    Ok(if is_packed { (Box::new(MultiGzDecoder::new(file)), false) } else { (Box::new(file), true) })
 }
 
 /// What gzip says of a broken file, with what to try.
@@ -102,6 +112,28 @@ fn broken_packing(error: std::io::Error) -> Stop {
         _ => return Stop::Io(error),
     };
     Stop::Broken { place: "gzip".to_owned(), what, remedy: super::error::CUT }
+}
+
+/// The first field of an XSpace is a plane, and names of planes are paths.
+fn is_xplane(begin: &[u8]) -> bool {
+    let names = ["/host:", "/device:", "Task Environment"];
+    begin.starts_with(&[0x0a]) && names.iter().any(|name| has(begin, name))
+}
+
+fn is_viewer(begin: &[u8]) -> bool {
+    is_json(begin) && (has(begin, "\"/host:") || has(begin, "\"/device:"))
+}
+
+fn is_sqlite(begin: &[u8]) -> bool {
+    begin.starts_with(b"SQLite format 3\0")
+}
+
+fn read_sqlite(source: Source<'_>) -> Result<Trace, Stop> {
+    if !source.is_plain {
+        let what = "a packed SQLite file cannot be read in place".to_owned();
+        return Err(Stop::Broken { place: "gzip".to_owned(), what, remedy: "Unpack it: gunzip FILE" });
+    }
+    nsight::read(source.path, source.progress)
 }
 
 fn has(begin: &[u8], word: &str) -> bool {
@@ -128,6 +160,9 @@ fn looks_like(begin: &[u8]) -> String {
                 .to_owned()
         }
         _ if is_json(begin) => "it is JSON without events of a profiler that is known".to_owned(),
+        _ if begin.starts_with(b"NSYS") || begin.starts_with(b"QDSTRM") || has(begin, "QuadD") => {
+            "it is a report of Nsight Systems: export it with nsys export --type sqlite FILE.nsys-rep".to_owned()
+        }
         _ if begin.starts_with(b"PK") => "it is a zip archive: unpack it".to_owned(),
         _ => {
             let first: Vec<String> = begin.iter().take(16).map(|byte| format!("{byte:02x}")).collect();

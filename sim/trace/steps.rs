@@ -18,6 +18,7 @@ pub(super) fn find(trace: &Trace, marks: Vec<Mark>) -> Vec<Mark> {
         name: op.name,
         number: step(trace.name(op.name)).flatten(),
         thread: Some(op.thread),
+        device: None,
         start: op.start,
         end: op.end(),
     });
@@ -55,6 +56,9 @@ fn outermost(mut marks: Vec<Mark>) -> Vec<Mark> {
 
 /// Makes steps of marks, whose times count from `zero` on, and gives each its kernels and windows.
 pub(super) fn assign(trace: &mut Trace, marks: Vec<Mark>, zero: u64) {
+    if marks.iter().any(|mark| mark.device.is_some()) {
+        return on_devices(trace, marks, zero);
+    }
     let mut steps: Vec<Step> = marks
         .into_iter()
         .map(|mark| Step {
@@ -67,14 +71,20 @@ pub(super) fn assign(trace: &mut Trace, marks: Vec<Mark>, zero: u64) {
         })
         .collect();
     steps.sort_by_key(|step| (step.start, step.thread));
-    if steps.is_empty() {
+    if !steps.is_empty() {
+        launched(trace, &steps);
+    }
+    let inside = trace.kernels.iter().filter(|kernel| kernel.step.is_some()).count();
+    if inside == 0 {
+        let marked = steps.len();
         let whole =
             Step { name: None, number: None, thread: None, start: 0, duration: trace.duration, windows: vec![] };
-        steps.push(whole);
+        steps = vec![whole];
         trace.kernels.iter_mut().for_each(|kernel| kernel.step = Some(Id::new(0)));
-        trace.notes.push("no range marks a training step: the whole trace is taken as one".to_owned());
-    } else {
-        launched(trace, &steps);
+        trace.notes.push(match marked {
+            0 => "no range marks a training step: the whole trace is taken as one".to_owned(),
+            _ => format!("no kernel was launched inside the {marked} marked steps: the whole trace is taken as one"),
+        });
     }
     windows(&trace.kernels, &mut steps);
     trace.steps = steps;
@@ -125,6 +135,57 @@ fn windows(kernels: &[Kernel], steps: &mut [Step]) {
         let (end, is_whole) = next.map_or((last, false), |&(_, (begin, _))| (begin, true));
         steps[step].windows.push(Window { device, start, end, is_whole });
     }
+}
+
+/// Makes steps of marks in the time of devices, where the n-th mark of each device is the n-th step.
+fn on_devices(trace: &mut Trace, mut marks: Vec<Mark>, zero: u64) {
+    marks.sort_by_key(|mark| (mark.device, mark.start));
+    let mut steps: Vec<Step> = vec![];
+    let mut next = 0;
+    for (at, mark) in marks.iter().enumerate() {
+        let device = mark.device.unwrap_or(0);
+        if at == 0 || marks[at - 1].device != mark.device {
+            next = 0;
+        }
+        let (start, end) = (mark.start.saturating_sub(zero), mark.end.saturating_sub(zero));
+        let follower = marks.get(at + 1).filter(|follower| follower.device == mark.device);
+        let until = follower.map_or(end, |follower| follower.start.saturating_sub(zero));
+        let window = Window { device, start, end: until, is_whole: follower.is_some() };
+        match steps.get_mut(next) {
+            Some(step) => {
+                let first = step.start.min(start);
+                step.duration = step.end().max(end) - first;
+                step.start = first;
+                step.windows.push(window);
+            }
+            None => steps.push(Step {
+                name: Some(mark.name),
+                number: mark.number,
+                thread: None,
+                start,
+                duration: end - start,
+                windows: vec![window],
+            }),
+        }
+        next += 1;
+    }
+    for kernel in &mut trace.kernels {
+        let inside = |window: &Window| {
+            window.device == kernel.device
+                && window.start <= kernel.start
+                && kernel.start < window.end.max(window.start + 1)
+        };
+        // Steps of a device are in order, so the last that has begun is the one.
+        let after = steps.partition_point(|step| {
+            step.windows
+                .iter()
+                .find(|window| window.device == kernel.device)
+                .is_some_and(|window| window.start <= kernel.start)
+        });
+        let step = after.checked_sub(1).filter(|&at| steps[at].windows.iter().any(inside));
+        kernel.step = step.map(Id::new);
+    }
+    trace.steps = steps;
 }
 
 /// Whether nothing was left out between two steps, as far as their numbers tell.

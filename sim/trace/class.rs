@@ -1,0 +1,168 @@
+//! What a kernel is for: by the operator that launched it first, by its own name second. [`table`] has the words.
+
+mod table;
+
+use super::id::Id;
+use super::parts::{CollectiveKind, Kernel, Kind, Name, Op, Trace};
+use table::{INSTRUCTIONS, KERNELS, OPERATORS, RANGES, Word};
+
+/// What a kernel is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// Matrix multiplications.
+    Matmul,
+    /// Attention's own kernels, forward and backward.
+    Attention,
+    /// Convolutions.
+    Convolution,
+    /// Norms, activations, sums, losses, embeddings.
+    Pointwise,
+    /// The optimizer's step, with clipping of gradients.
+    Optimizer,
+    /// Collectives of a kind.
+    Collective(CollectiveKind),
+    /// Copies between memories, and packing of buffers.
+    Copy,
+    /// Memory set to a value.
+    Set,
+    /// What neither operator nor name tells.
+    Other,
+}
+
+impl Class {
+    /// Its name in reports.
+    pub fn label(self) -> &'static str {
+        match self {
+            Class::Matmul => "matmul",
+            Class::Attention => "attention",
+            Class::Convolution => "convolution",
+            Class::Pointwise => "norm and pointwise",
+            Class::Optimizer => "optimizer",
+            Class::Collective(kind) => kind.label(),
+            Class::Copy => "copy",
+            Class::Set => "memory set",
+            Class::Other => "other",
+        }
+    }
+}
+
+impl CollectiveKind {
+    /// Its name in reports.
+    pub fn label(self) -> &'static str {
+        match self {
+            CollectiveKind::AllReduce => "all-reduce",
+            CollectiveKind::AllGather => "all-gather",
+            CollectiveKind::ReduceScatter => "reduce-scatter",
+            CollectiveKind::AllToAll => "all-to-all",
+            CollectiveKind::Broadcast => "broadcast",
+            CollectiveKind::Reduce => "reduce",
+            CollectiveKind::SendRecv => "send and receive",
+            CollectiveKind::Other => "other collective",
+        }
+    }
+}
+
+/// What kernels of a trace are for. Each name is looked up once.
+pub struct Classes<'a> {
+    trace: &'a Trace,
+    operators: Vec<Option<Class>>,
+    kernels: Vec<Option<Class>>,
+    ranges: Vec<Option<Class>>,
+    instructions: Vec<Option<Class>>,
+}
+
+impl<'a> Classes<'a> {
+    /// Looks up all names of a trace.
+    pub fn new(trace: &'a Trace) -> Classes<'a> {
+        let all = |words: &[Word]| {
+            let names = (0..trace.names.len()).map(|at| trace.name(Id::new(at)));
+            names.map(|name| class_of(words, name)).collect()
+        };
+        Classes {
+            trace,
+            operators: all(OPERATORS),
+            kernels: all(KERNELS),
+            ranges: all(RANGES),
+            instructions: all(INSTRUCTIONS),
+        }
+    }
+
+    /// What a kernel is for.
+    pub fn of(&self, kernel: &Kernel) -> Class {
+        match kernel.kind {
+            Kind::Collective => {
+                let known = kernel.collective.map(|id| self.trace.collectives[id.at()].kind);
+                return Class::Collective(known.unwrap_or_default());
+            }
+            Kind::Copy => return Class::Copy,
+            Kind::Set => return Class::Set,
+            Kind::Compute => {}
+        }
+        let within = |id: Option<Id<Op>>, of: &[Option<Class>]| self.around(id).find_map(|op| of[op.name.at()]);
+        let outer = within(kernel.op.or(kernel.range), &self.ranges);
+        outer
+            .or_else(|| within(kernel.op, &self.operators))
+            .or_else(|| kernel.instruction.and_then(|id| self.instruction(id)))
+            .or_else(|| self.kernels[kernel.name.at()])
+            .unwrap_or(if self.is_of_framework(kernel) { Class::Pointwise } else { Class::Other })
+    }
+
+    fn instruction(&self, id: Id<super::parts::Instruction>) -> Option<Class> {
+        let of = &self.trace.instructions[id.at()];
+        let look = |name: Id<Name>| self.instructions[name.at()];
+        look(of.name).or_else(|| of.category.and_then(look)).or_else(|| of.path.and_then(look))
+    }
+
+    /// An op and what is around it, innermost first.
+    fn around(&self, id: Option<Id<Op>>) -> impl Iterator<Item = &'a Op> {
+        let ops = &self.trace.ops;
+        std::iter::successors(id.map(|id| &ops[id.at()]), |op| op.parent.map(|id| &ops[id.at()]))
+    }
+
+    /// Operators of the framework that no row names move memory and compute little.
+    fn is_of_framework(&self, kernel: &Kernel) -> bool {
+        let is_aten = kernel.op.is_some_and(|op| self.trace.name(self.trace.ops[op.at()].name).starts_with("aten::"));
+        is_aten || kernel.instruction.is_some()
+    }
+}
+
+fn class_of(words: &[Word], name: &str) -> Option<Class> {
+    // What is called stands at the begin of a name; what follows are types of templates.
+    let lower: String = name.chars().take(300).map(|c| c.to_ascii_lowercase()).collect();
+    words.iter().find(|(word, _)| lower.contains(word)).map(|&(_, class)| class)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_a_table_are_lower_case_and_none_hides_another() {
+        for words in [OPERATORS, KERNELS, RANGES, INSTRUCTIONS] {
+            for (at, (word, _)) in words.iter().enumerate() {
+                assert_eq!(*word, word.to_ascii_lowercase());
+                let hidden = words[..at].iter().find(|(before, _)| word.contains(before));
+                assert_eq!(hidden, None, "{word} is never reached");
+            }
+        }
+    }
+
+    #[test]
+    fn kernels_of_each_kind_are_known_by_name() {
+        for (name, class) in [
+            ("ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn", Class::Matmul),
+            ("nvjet_tst_256x128_64x4_1x2_h_bz_coopA_TNT", Class::Matmul),
+            ("void cutlass::device_kernel<flash::FlashAttnFwdSm90<>>", Class::Attention),
+            ("void at::native::vectorized_elementwise_kernel<4>", Class::Pointwise),
+            ("void cudnn::winograd_nonfused::winogradForwardData4x4", Class::Convolution),
+            ("Cijk_Ailk_Bljk_BBS_BH_MT256x128x64", Class::Matmul),
+            ("void multi_tensor_apply_kernel<AdamFunctor>", Class::Optimizer),
+        ] {
+            assert_eq!(class_of(KERNELS, name), Some(class), "{name}");
+        }
+        assert_eq!(class_of(OPERATORS, "aten::addmm"), Some(Class::Matmul));
+        assert_eq!(class_of(OPERATORS, "aten::addcmul"), Some(Class::Pointwise));
+        assert_eq!(class_of(OPERATORS, "triton_poi_fused_mm_add_3"), Some(Class::Pointwise));
+        assert_eq!(class_of(OPERATORS, "triton_tem_fused_flex_attention_0"), Some(Class::Attention));
+    }
+}
