@@ -17,5 +17,7 @@ pub mod measured;
 pub mod parts;
 pub mod predicted;
 pub mod side;
+#[cfg(test)]
+mod tests;
 pub mod text;
 pub mod tracks;
