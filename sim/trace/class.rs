@@ -1,66 +1,12 @@
 //! What a kernel is for: by the operator that launched it first, by its own name second. [`table`] has the words.
 
+mod kind;
 mod table;
 
 use super::id::Id;
-use super::parts::{CollectiveKind, Kernel, Kind, Name, Op, Trace};
+use super::parts::{Kernel, Kind, Name, Op, Trace};
+pub use kind::Class;
 use table::{INSTRUCTIONS, KERNELS, OPERATORS, RANGES, Word};
-
-/// What a kernel is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Class {
-    /// Matrix multiplications.
-    Matmul,
-    /// Attention's own kernels, forward and backward.
-    Attention,
-    /// Convolutions.
-    Convolution,
-    /// Norms, activations, sums, losses, embeddings.
-    Pointwise,
-    /// The optimizer's step, with clipping of gradients.
-    Optimizer,
-    /// Collectives of a kind.
-    Collective(CollectiveKind),
-    /// Copies between memories, and packing of buffers.
-    Copy,
-    /// Memory set to a value.
-    Set,
-    /// What neither operator nor name tells.
-    Other,
-}
-
-impl Class {
-    /// Its name in reports.
-    pub fn label(self) -> &'static str {
-        match self {
-            Class::Matmul => "matmul",
-            Class::Attention => "attention",
-            Class::Convolution => "convolution",
-            Class::Pointwise => "norm and pointwise",
-            Class::Optimizer => "optimizer",
-            Class::Collective(kind) => kind.label(),
-            Class::Copy => "copy",
-            Class::Set => "memory set",
-            Class::Other => "other",
-        }
-    }
-}
-
-impl CollectiveKind {
-    /// Its name in reports.
-    pub fn label(self) -> &'static str {
-        match self {
-            CollectiveKind::AllReduce => "all-reduce",
-            CollectiveKind::AllGather => "all-gather",
-            CollectiveKind::ReduceScatter => "reduce-scatter",
-            CollectiveKind::AllToAll => "all-to-all",
-            CollectiveKind::Broadcast => "broadcast",
-            CollectiveKind::Reduce => "reduce",
-            CollectiveKind::SendRecv => "send and receive",
-            CollectiveKind::Other => "other collective",
-        }
-    }
-}
 
 /// What kernels of a trace are for. Each name is looked up once.
 pub struct Classes<'a> {

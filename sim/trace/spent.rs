@@ -30,42 +30,30 @@ pub struct Spent {
 impl Spent {
     /// All of it.
     pub fn total(&self) -> u64 {
-        self.busy() + self.idle()
+        self.busy().saturating_add(self.idle())
     }
 
     /// While something ran.
     pub fn busy(&self) -> u64 {
-        self.compute + self.overlapped + self.exposed + self.copies
+        [self.compute, self.overlapped, self.exposed, self.copies].into_iter().fold(0, u64::saturating_add)
     }
 
     /// While nothing ran.
     pub fn idle(&self) -> u64 {
-        self.host + self.waiting + self.unknown
-    }
-
-    /// Parts with their names.
-    pub fn parts(&self) -> [(&'static str, u64); 7] {
-        [
-            ("compute", self.compute),
-            ("compute beside collectives", self.overlapped),
-            ("exposed collectives", self.exposed),
-            ("copies alone", self.copies),
-            ("idle, the host was late", self.host),
-            ("idle, launched and waiting", self.waiting),
-            ("idle, launch unknown", self.unknown),
-        ]
+        [self.host, self.waiting, self.unknown].into_iter().fold(0, u64::saturating_add)
     }
 }
 
 impl std::ops::AddAssign for Spent {
     fn add_assign(&mut self, other: Spent) {
-        self.compute += other.compute;
-        self.overlapped += other.overlapped;
-        self.exposed += other.exposed;
-        self.copies += other.copies;
-        self.host += other.host;
-        self.waiting += other.waiting;
-        self.unknown += other.unknown;
+        let add = |to: &mut u64, more: u64| *to = to.saturating_add(more);
+        add(&mut self.compute, other.compute);
+        add(&mut self.overlapped, other.overlapped);
+        add(&mut self.exposed, other.exposed);
+        add(&mut self.copies, other.copies);
+        add(&mut self.host, other.host);
+        add(&mut self.waiting, other.waiting);
+        add(&mut self.unknown, other.unknown);
     }
 }
 

@@ -52,7 +52,7 @@ pub(super) fn classes(classes: &Classes<'_>, kernels: &[&Kernel]) -> Vec<ClassRo
     let mut found: BTreeMap<Class, (u64, u64)> = BTreeMap::new();
     for kernel in kernels {
         let row = found.entry(classes.of(kernel)).or_default();
-        *row = (row.0 + 1, row.1 + kernel.duration);
+        *row = (row.0 + 1, row.1.saturating_add(kernel.duration));
     }
     let row = |(class, (count, time_ns)): (Class, (u64, u64))| ClassRow { class: class.label(), count, time_ns };
     let mut rows: Vec<ClassRow> = found.into_iter().map(row).collect();
@@ -96,7 +96,7 @@ pub(super) fn kernels(trace: &Trace, classes: &Classes<'_>, kernels: &[&Kernel])
             (row, 0)
         });
         row.count += 1;
-        row.time_ns += kernel.duration;
+        row.time_ns = row.time_ns.saturating_add(kernel.duration);
         row.least_ns = row.least_ns.min(kernel.duration);
     }
     let mut rows: Vec<KernelRow> = found.into_values().map(|(row, _)| row).collect();
@@ -181,7 +181,7 @@ pub(super) fn host_gaps(trace: &Trace, gaps: &[Gap]) -> Vec<GapRow> {
             (None, None) => continue,
         };
         let row = found.entry(name).or_default();
-        *row = (row.0 + 1, row.1 + late);
+        *row = (row.0 + 1, row.1.saturating_add(late));
     }
     let row = |(before, (count, time_ns)): (String, (u64, u64))| GapRow { before, count, time_ns };
     let mut rows: Vec<GapRow> = found.into_iter().map(row).collect();

@@ -89,9 +89,9 @@ impl Summary {
                 if several { format!("{name}, device {}", step.device) } else { name },
                 time(step.host_ns, 1),
                 time(spent.total_ns, 1),
-                share(spent.compute_ns + spent.overlapped_ns, spent),
+                share(sum(&[spent.compute_ns, spent.overlapped_ns]), spent),
                 share(spent.exposed_ns, spent),
-                share(spent.host_late_ns + spent.waiting_ns + spent.unknown_ns, spent),
+                share(sum(&[spent.host_late_ns, spent.waiting_ns, spent.unknown_ns]), spent),
                 ends.to_owned(),
             ]
         };
@@ -209,6 +209,10 @@ fn alike(summary: &Summary) -> Vec<(usize, String)> {
 /// A time, divided by a count.
 fn time(ns: u64, by: u64) -> String {
     Time((u128::from(ns) * 1000 / u128::from(by.max(1))).min(u128::from(u64::MAX)) as u64).to_string()
+}
+
+fn sum(times: &[u64]) -> u64 {
+    times.iter().fold(0, |all, &time| all.saturating_add(time))
 }
 
 fn share(ns: u64, of: SpentRow) -> String {

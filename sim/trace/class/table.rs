@@ -1,6 +1,6 @@
 //! Words by which kernels are told apart: lower case, the first that stands in a name says what it is.
 
-use super::Class::{self, Attention, Convolution, Copy, Matmul, Optimizer, Pointwise};
+use super::kind::Class::{self, Attention, Convolution, Copy, Matmul, Optimizer, Pointwise};
 
 /// A word, and what has it in its name.
 pub(super) type Word = (&'static str, Class);
