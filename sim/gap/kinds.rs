@@ -1,67 +1,25 @@
 //! What a measured kernel is: its class and its shape, by the operator that launched it first, by its own name second.
 
 use super::side::{Class, Shape};
-use crate::trace::{Arg, CollectiveKind, Id, Kernel, Kind, Op, Scope, Trace};
+use crate::trace::{Arg, Class as Purpose, Classes, CollectiveKind, Id, Kernel, Kind, Op, Scope, Trace};
 
-/// Parts of names, in lower case, and the class that they tell; the first that fits. Sources: names of operators in PyTorch's
-/// `native_functions.yaml`, of kernels in the public traces that tests/traces/README.md lists.
-const WORDS: [(&str, Class); 28] = [
-    ("_grouped_mm", Class::GroupedMatmul),
-    ("_scaled_grouped_mm", Class::GroupedMatmul),
-    ("grouped_gemm", Class::GroupedMatmul),
-    ("groupedgemm", Class::GroupedMatmul),
-    ("multi_tensor_apply", Class::Optimizer),
-    ("_foreach_", Class::Optimizer),
-    ("_fused_adam", Class::Optimizer),
-    ("_fused_sgd", Class::Optimizer),
-    ("multi_tensor_adam", Class::Optimizer),
-    ("flash_attn", Class::Attention),
-    ("flash_fwd", Class::Attention),
-    ("flash_bwd", Class::Attention),
-    ("_flash_attention", Class::Attention),
-    ("_efficient_attention", Class::Attention),
-    ("_cudnn_attention", Class::Attention),
-    ("fused_attn", Class::Attention),
-    ("fmha", Class::Attention),
-    ("flex_attention", Class::Attention),
-    ("scaled_dot_product", Class::Attention),
-    ("aten::mm", Class::Matmul),
-    ("aten::addmm", Class::Matmul),
-    ("aten::bmm", Class::Matmul),
-    ("aten::baddbmm", Class::Matmul),
-    ("aten::_scaled_mm", Class::Matmul),
-    ("gemm", Class::Matmul),
-    ("nvjet", Class::Matmul),
-    ("splitkreduce", Class::Matmul),
-    ("cutlass_80_tensorop", Class::Matmul),
-];
-
-/// The class that a name tells.
-fn by_name(name: &str) -> Option<Class> {
-    let name = name.to_ascii_lowercase();
-    WORDS.iter().find(|(word, _)| name.contains(word)).map(|(_, class)| *class)
-}
-
-/// The class of a kernel.
-pub(super) fn class(trace: &Trace, kernel: &Kernel, in_optimizer: bool) -> Class {
-    let name = trace.name(kernel.name);
-    match kernel.kind {
-        Kind::Collective => exchange(kernel.collective.map(|id| trace.collectives[id.at()].kind)),
-        Kind::Copy if name.contains("HtoD") || name.contains("DtoH") => Class::Copy,
-        _ => {
-            let operator = kernel.op.and_then(|op| by_name(trace.name(trace.ops[op.at()].name)));
-            match operator.or_else(|| by_name(name)) {
-                Some(Class::Optimizer) | None if in_optimizer => Class::Optimizer,
-                // Multi-tensor kernels outside an optimizer pack tensors for collectives.
-                Some(Class::Optimizer) | None => Class::Memory,
-                Some(class) => class,
-            }
-        }
+/// The class of a kernel of what the trace's own table says it is for.
+pub(super) fn class(trace: &Trace, classes: &Classes<'_>, kernel: &Kernel) -> Class {
+    let name = |op: Id<Op>| trace.name(trace.ops[op.at()].name);
+    let across = || ["HtoD", "DtoH"].iter().any(|way| trace.name(kernel.name).contains(way));
+    match classes.of(kernel) {
+        Purpose::Collective(kind) => exchange(kind),
+        Purpose::Matmul if kernel.op.is_some_and(|op| name(op).contains("grouped")) => Class::GroupedMatmul,
+        Purpose::Matmul => Class::Matmul,
+        Purpose::Attention => Class::Attention,
+        Purpose::Optimizer => Class::Optimizer,
+        Purpose::Copy if kernel.kind == Kind::Copy && across() => Class::Copy,
+        Purpose::Copy | Purpose::Set | Purpose::Pointwise | Purpose::Convolution | Purpose::Other => Class::Memory,
     }
 }
 
-fn exchange(kind: Option<CollectiveKind>) -> Class {
-    match kind.unwrap_or_default() {
+fn exchange(kind: CollectiveKind) -> Class {
+    match kind {
         CollectiveKind::AllReduce => Class::AllReduce,
         CollectiveKind::AllGather => Class::AllGather,
         CollectiveKind::ReduceScatter => Class::ReduceScatter,

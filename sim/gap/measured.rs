@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::kinds::{around, class, operator, shape, whole};
 use super::side::{Class, Doing, Item, Side};
 use crate::program::Pass;
-use crate::trace::{CallKind, Group, Id, Kernel, Op, Scope, Step, Thread, Trace};
+use crate::trace::{CallKind, Classes, Group, Id, Kernel, Op, Scope, Step, Thread, Trace};
 use crate::units::{Bytes, Time};
 
 /// A time of a trace \[ns\].
@@ -21,10 +21,11 @@ pub fn measured(trace: &Trace, device: u32, step: Id<Step>) -> Option<Side> {
     let mut kernels: Vec<&Kernel> = trace.kernels.iter().filter(ran).collect();
     // In the order of launches; what was launched before recording began, or by a graph, by its start.
     kernels.sort_by_key(|kernel| (kernel.launch.map_or(kernel.start, |call| trace.calls[call.at()].start), kernel.start));
+    let classes = Classes::new(trace);
     let mut items: Vec<Item> = Vec::with_capacity(kernels.len());
     let mut heads: BTreeMap<(Id<Op>, u32, Class), usize> = BTreeMap::new();
     for kernel in kernels {
-        let mut item = item(trace, kernel, kernel.step == Some(step));
+        let mut item = item(trace, &classes, kernel, kernel.step == Some(step));
         // Kernels of one multi-tensor operator are as many launches; those of any other are one piece of work.
         if let Some(op) = kernel.op.filter(|_| !item.class.is_exchange() && item.class != Class::Optimizer && !kernel.in_graph) {
             let head = *heads.entry((op, kernel.stream, item.class)).or_insert(items.len());
@@ -37,9 +38,9 @@ pub fn measured(trace: &Trace, device: u32, step: Id<Step>) -> Option<Side> {
     Some(Side { begin: time(window.start), end: time(window.end), items, host })
 }
 
-fn item(trace: &Trace, kernel: &Kernel, own: bool) -> Item {
+fn item(trace: &Trace, classes: &Classes<'_>, kernel: &Kernel, own: bool) -> Item {
     let pass = pass(trace, kernel);
-    let class = class(trace, kernel, pass == Some(Pass::Optimizer));
+    let class = class(trace, classes, kernel);
     let launch = kernel.launch.map(|call| &trace.calls[call.at()]);
     let module = kernel.op.or(kernel.range).and_then(|op| trace.ops[op.at()].module);
     let group = kernel.collective.and_then(|known| trace.collectives[known.at()].group);
