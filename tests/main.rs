@@ -33,6 +33,7 @@ mod floors;
 mod folding;
 mod followed;
 mod fp8;
+mod fresh;
 mod gap;
 mod frameworks;
 mod global_batch;

@@ -7,6 +7,7 @@ use super::predicted::predicted;
 use super::side::Side;
 use super::text::About;
 use super::{choose, side};
+use crate::program::Pass;
 use crate::scenario::{Prediction, Scenario};
 use crate::trace::Trace;
 
@@ -89,9 +90,21 @@ pub fn compare(
         .ok_or_else(|| format!("{file} is of rank {rank}, {} has ranks 0 to {}", scenario.file, chips.saturating_sub(1)))?;
     let step = marked.name.map_or("the whole trace as one step", |name| trace.name(name)).to_owned();
     notes.extend(cautions(trace, &measured, all.len(), chips));
-    let about = About { scenario: scenario.file.clone(), trace: file.clone(), rank, step, notes };
     let gap = gap(&predicted, &measured);
+    notes.extend(missing(&gap));
+    let about = About { scenario: scenario.file.clone(), trace: file.clone(), rank, step, notes };
     Ok(Compared { about, gap, predicted, measured })
+}
+
+/// Passes of which the trace has nothing, though they were predicted: it may be of something else than a training step.
+fn missing(gap: &Gap) -> Option<String> {
+    let of = |pass: Pass| gap.parts.iter().filter(move |part| part.pass == Some(pass));
+    let absent = |pass: &Pass| {
+        of(*pass).any(|part| part.predicted.count > 0) && of(*pass).all(|part| part.measured.count == 0)
+    };
+    let absent: Vec<&str> = [Pass::Forward, Pass::Backward, Pass::Optimizer].iter().filter(|pass| absent(pass)).map(|pass| pass.name()).collect();
+    let words = "which were predicted: is it of a whole training step?";
+    (!absent.is_empty()).then(|| format!("The trace's step has no kernels of {}, {words}", absent.join(" and ")))
 }
 
 /// What the reader of a comparison should know about the trace.

@@ -107,6 +107,8 @@ fn class(kernel: &Kernel) -> Class {
             Class::Optimizer
         }
         Work::Matmul { .. } => Class::Matmul,
+        // Batches of matmuls of one shape are no groups of unlike ones.
+        Work::GroupedMatmul { .. } if kernel.name.contains("bmm") => Class::Matmul,
         Work::GroupedMatmul { .. } => Class::GroupedMatmul,
         Work::Attention { .. } => Class::Attention,
         Work::HostCopy { .. } | Work::Disk { .. } => Class::Copy,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::parts::{Gap, Idle, Match, Part, Why};
+use super::parts::{Gap, Idle, Match, Part, Why, difference};
 use super::side::Shape;
 use crate::program::Pass;
 use crate::report::text::table;
@@ -86,7 +86,7 @@ pub fn report(about: &About, gap: &Gap, width: usize) -> String {
 /// A row for each class, for waits, and for each reason why nothing ran.
 fn rows(gap: &Gap) -> Vec<Vec<String>> {
     let row = |name: String, measured: Time, predicted: Time, ratio: Option<f64>| {
-        let adds = adds(super::parts::difference(predicted, measured));
+        let adds = adds(difference(predicted, measured));
         vec![name, millis(measured), millis(predicted), factor(ratio), adds]
     };
     let mut rows = vec![];
@@ -122,9 +122,15 @@ pub fn findings(gap: &Gap) -> Vec<(i128, String)> {
         if slow >= least {
             found.push((slow, slow_words(part)));
         }
-        let rest = part.gap() - if slow >= least { slow } else { 0 };
+        let rest = difference(part.predicted.ran, part.measured.ran) - if slow >= least { slow } else { 0 };
         if rest.abs() >= least {
             found.push((rest, part_words(part, rest)));
+        }
+        // What exchanges wait longer is told by the rank that they wait for.
+        let waits = difference(part.predicted.waited, part.measured.waited);
+        if waits <= -least {
+            let words = format!("{}: {} waited less for other ranks than predicted.", adds(waits), name(part));
+            found.push((waits, words));
         }
     }
     for idle in gap.idle.iter().filter(|idle| idle.gap().abs() >= least) {
