@@ -111,7 +111,7 @@ fn moved(trace: &Trace, of: &Collective) -> String {
         None => "size unknown".to_owned(),
     };
     if let Some(dtype) = of.dtype {
-        text += &format!(" {}", trace.name(dtype));
+        text += &format!(" {}", short_type(trace.name(dtype)));
     }
     if let Some(group) = of.group.map(|id| &trace.groups[id.at()]) {
         let purpose = group.purpose.as_ref().map_or(String::new(), |purpose| format!(" ({purpose})"));
@@ -161,9 +161,9 @@ fn shapes(trace: &Trace, id: Id<Signature>) -> String {
 
 fn short_type(kind: &str) -> String {
     match kind {
-        "c10::BFloat16" => "bf16".to_owned(),
-        "c10::Half" => "fp16".to_owned(),
-        "float" => "fp32".to_owned(),
+        "c10::BFloat16" | "BFloat16" => "bf16".to_owned(),
+        "c10::Half" | "Half" => "fp16".to_owned(),
+        "float" | "Float" => "fp32".to_owned(),
         other => other.strip_prefix("c10::").unwrap_or(other).to_owned(),
     }
 }
