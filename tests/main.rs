@@ -90,6 +90,7 @@ mod switches;
 mod tidy;
 mod titan;
 mod torch_pipeline;
+mod traces;
 mod transformers;
 mod ulysses;
 mod user_buffers;

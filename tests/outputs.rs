@@ -83,6 +83,7 @@ fn bench() -> Bench {
         ("config.json", include_str!("tiny/config.json").to_owned()),
         ("scenario.toml", TINY.to_owned()),
         ("request.toml", PLAN.to_owned()),
+        ("trace.json", include_str!("traces/small/kineto-2023.json").to_owned()),
         ("titan.toml", "[model]\nname = \"llama3\"\nflavor = \"8B\"\n\n[training]\nseq_len = 2048\n".to_owned()),
         ("measured.toml", format!("{TINY}\n[measured]\nstep_time = \"1 s\"\n")),
         ("receipts.jsonl", receipts.lines().next().unwrap().to_owned() + "\n"),

@@ -22,7 +22,7 @@ use Does::{Create, Replace, Try};
 
 /// Binary, command line, what it does: `{}` is the file that is written, `@` marks the input that it waits for when it is a pipe.
 /// A line ends with the option that names the file.
-const WRITERS: [(&str, &str, Does); 24] = [
+const WRITERS: [(&str, &str, Does); 25] = [
     ("windtunnel", "run @scenario.toml --json {}", Replace),
     ("windtunnel", "run @scenario.toml --trace {}", Replace),
     ("windtunnel", "run @scenario.toml --html {}", Replace),
@@ -39,6 +39,7 @@ const WRITERS: [(&str, &str, Does); 24] = [
     ("windtunnel", "check @measured.toml --row measured.toml --trace {}", Replace),
     ("windtunnel", "receipt to-scenario tt-llama31-8b-h100x8-fsdp --from @receipts.jsonl --to {}", Replace),
     ("windtunnel", "import torchtitan @titan.toml --on h100-sxm-80gb --nodes 1 --out {}", Replace),
+    ("windtunnel", "import trace @trace.json --json {}", Replace),
     ("windtunnel", "profile merge @base.toml h100-sxm-80gb --out {}", Replace),
     ("windtunnel-calibrate", "fit @points.jsonl --base h200-sxm-141gb --out {}", Replace),
     ("windtunnel-calibrate", "import nccl-tests @nccl.log --out {}", Create),
@@ -231,7 +232,8 @@ impl Bench {
                 let path = self.output(None);
                 let done = self.shell(&line);
                 // A command that prints nothing has nothing to fail at.
-                let silent = line.contains("import ") && !line.contains("import torchtitan ");
+                let prints = ["import torchtitan ", "import trace "].iter().any(|start| line.contains(start));
+                let silent = line.contains("import ") && !prints;
                 assert_eq!(done.status.success(), silent, "{line}: {}", String::from_utf8_lossy(&done.stderr));
                 assert!(fs::read(path).unwrap() == whole, "{line}");
             }

@@ -45,18 +45,30 @@ impl<'a> Classes<'a> {
             Kind::Compute => {}
         }
         let within = |id: Option<Id<Op>>, of: &[Option<Class>]| self.around(id).find_map(|op| of[op.name.at()]);
-        let outer = within(kernel.op.or(kernel.range), &self.ranges);
-        outer
-            .or_else(|| within(kernel.op, &self.operators))
-            .or_else(|| kernel.instruction.and_then(|id| self.instruction(id)))
-            .or_else(|| self.kernels[kernel.name.at()])
-            .unwrap_or(if self.is_of_framework(kernel) { Class::Pointwise } else { Class::Other })
+        if let Some(class) = within(kernel.op.or(kernel.range), &self.ranges) {
+            return class;
+        }
+        let by_operator = within(kernel.op, &self.operators);
+        let by_name = self.kernels[kernel.name.at()];
+        // A function of somebody's own may launch all sorts of kernels: names that leave no doubt count for more.
+        let is_certain = by_name.filter(|class| matches!(class, Class::Matmul | Class::Attention | Class::Convolution));
+        let found = match self.is_of_framework(kernel) {
+            true => by_operator.or_else(|| self.of_instruction(kernel)).or(by_name),
+            false => is_certain.or(by_operator).or_else(|| self.of_instruction(kernel)).or(by_name),
+        };
+        let by_path =
+            || self.trace.instructions[kernel.instruction?.at()].path.and_then(|id| self.instructions[id.at()]);
+        found.or_else(by_path).unwrap_or(match self.is_of_framework(kernel) || kernel.instruction.is_some() {
+            true => Class::Pointwise,
+            false => Class::Other,
+        })
     }
 
-    fn instruction(&self, id: Id<super::parts::Instruction>) -> Option<Class> {
-        let of = &self.trace.instructions[id.at()];
+    /// By XLA's name of an instruction, or its class of it.
+    fn of_instruction(&self, kernel: &Kernel) -> Option<Class> {
+        let of = &self.trace.instructions[kernel.instruction?.at()];
         let look = |name: Id<Name>| self.instructions[name.at()];
-        look(of.name).or_else(|| of.category.and_then(look)).or_else(|| of.path.and_then(look))
+        look(of.name).or_else(|| of.category.and_then(look))
     }
 
     /// An op and what is around it, innermost first.
@@ -65,10 +77,9 @@ impl<'a> Classes<'a> {
         std::iter::successors(id.map(|id| &ops[id.at()]), |op| op.parent.map(|id| &ops[id.at()]))
     }
 
-    /// Operators of the framework that no row names move memory and compute little.
+    /// Whether an operator of PyTorch's own launched it: it does one thing, and those that no row names compute little.
     fn is_of_framework(&self, kernel: &Kernel) -> bool {
-        let is_aten = kernel.op.is_some_and(|op| self.trace.name(self.trace.ops[op.at()].name).starts_with("aten::"));
-        is_aten || kernel.instruction.is_some()
+        kernel.op.is_some_and(|op| self.trace.name(self.trace.ops[op.at()].name).starts_with("aten::"))
     }
 }
 

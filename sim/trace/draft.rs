@@ -91,6 +91,11 @@ impl Draft {
         })
     }
 
+    /// The thread of a process, if anything ran there.
+    pub(super) fn known_thread(&self, pid: i64, tid: i64) -> Option<Id<Thread>> {
+        self.threads.get(&(pid, tid)).copied()
+    }
+
     /// The process group of this name.
     pub(super) fn group(&mut self, name: &str) -> Id<Group> {
         if let Some(&id) = self.groups.get(name) {

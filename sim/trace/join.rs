@@ -54,6 +54,11 @@ fn number_processes(threads: &mut [Thread]) {
     }
 }
 
+/// The deepest that operators nest: what is deeper belongs to the last that counts, so that no chain of parents is long.
+const DEEPEST: usize = 1000;
+/// The deepest that modules nest.
+const DEEPEST_MODULE: usize = 100;
+
 /// Finds the parent of every operator. Operators of old files begin and end on whole microseconds, so a child may stick out.
 fn nest(ops: &mut [DraftOp]) {
     let mut open: Vec<usize> = vec![];
@@ -68,7 +73,9 @@ fn nest(ops: &mut [DraftOp]) {
             open.pop();
         }
         ops[at].op.parent = open.last().map(|&top| Id::new(top));
-        open.push(at);
+        if open.len() < DEEPEST {
+            open.push(at);
+        }
     }
 }
 
@@ -194,19 +201,21 @@ fn name_modules(draft: &mut Draft) {
         return;
     }
     draft.modules.sort_by_key(|module| (module.thread, module.start, std::cmp::Reverse(module.end)));
-    let paths = paths(&draft.modules, &mut draft.names);
-    let mut open: Vec<usize> = vec![];
+    let modules = paths(&draft.modules, &mut draft.names);
+    let mut open: Vec<(&Module, Id<Name>)> = vec![];
     let mut next = 0;
     for at in 0..draft.ops.len() {
         let op = &draft.ops[at].op;
         let (thread, start) = (op.thread, op.start);
-        while draft.modules.get(next).is_some_and(|module| (module.thread, module.start) <= (thread, start)) {
-            open.push(next);
+        while let Some(&(module, path)) =
+            modules.get(next).filter(|(module, _)| (module.thread, module.start) <= (thread, start))
+        {
+            close(&mut open, module.thread, module.start);
+            open.push((module, path));
             next += 1;
         }
-        // Those that are over go; a thread's last ones go with the next thread.
-        open.retain(|&module| draft.modules[module].thread == thread && draft.modules[module].end > start);
-        draft.ops[at].op.module = open.last().map(|&module| paths[module]);
+        close(&mut open, thread, start);
+        draft.ops[at].op.module = open.last().map(|&(_, path)| path);
     }
     for at in 0..draft.ops.len() {
         let op = &draft.ops[at].op;
@@ -216,23 +225,26 @@ fn name_modules(draft: &mut Draft) {
     }
 }
 
-/// The path of each module: "Model_0/Block_3/Linear_7".
-fn paths(modules: &[Module], names: &mut Interner) -> Vec<Id<Name>> {
-    let mut open: Vec<usize> = vec![];
-    let mut paths: Vec<Id<Name>> = vec![];
-    let mut path = String::new();
-    for (at, module) in modules.iter().enumerate() {
-        open.retain(|&outer| modules[outer].thread == module.thread && modules[outer].end > module.start);
-        path.clear();
-        if let Some(&outer) = open.last() {
-            path += names.get(paths[outer]);
-            path += "/";
+/// Modules with their paths, such as "Model_0/Block_3/Linear_7".
+fn paths<'a>(modules: &'a [Module], names: &mut Interner) -> Vec<(&'a Module, Id<Name>)> {
+    let mut open: Vec<(&Module, Id<Name>)> = vec![];
+    let mut all = vec![];
+    for module in modules {
+        close(&mut open, module.thread, module.start);
+        if open.len() == DEEPEST_MODULE {
+            continue;
         }
-        path += names.get(module.name);
-        paths.push(names.id(&path));
-        open.push(at);
+        let outer = open.last().map_or(String::new(), |&(_, path)| format!("{}/", names.get(path)));
+        let path = names.id(&(outer + names.get(module.name)));
+        open.push((module, path));
+        all.push((module, path));
     }
-    paths
+    all
+}
+
+/// Drops modules of other threads, and those that have ended at this time.
+fn close(open: &mut Vec<(&Module, Id<Name>)>, thread: Id<Thread>, start: u64) {
+    open.retain(|(outer, _)| outer.thread == thread && outer.end > start);
 }
 
 /// Makes times count from the first event, and returns where that was.

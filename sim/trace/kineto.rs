@@ -4,6 +4,7 @@
 //! in which release.
 
 mod event;
+mod finite;
 mod machine;
 
 use std::borrow::Cow;
@@ -80,23 +81,36 @@ impl Parts for Reader {
     }
 
     fn event(&mut self, json: &[u8]) -> Result<(), serde_json::Error> {
-        let event: Event<'_> = serde_json::from_slice(json)?;
+        match serde_json::from_slice(json) {
+            Ok(event) => self.take(&event),
+            Err(error) => {
+                let Some(text) = finite::finite(json) else { return Err(error) };
+                let Ok(event) = serde_json::from_slice(&text) else { return Err(error) };
+                self.take(&event)
+            }
+        }
+    }
+}
+
+impl Reader {
+    /// Takes what is used of an event.
+    fn take(&mut self, event: &Event<'_>) -> Result<(), serde_json::Error> {
         match (event.ph.as_ref(), event.cat.as_ref()) {
             ("X", "cpu_op" | "Operator") => {
                 let is_step = event.name.starts_with("ProfilerStep#");
-                self.op(&event, if is_step { Scope::Range } else { Scope::Operator })
+                self.op(event, if is_step { Scope::Range } else { Scope::Operator })
             }
-            ("X", "user_annotation") => self.op(&event, Scope::Range),
-            ("X", "cuda_runtime" | "cuda_driver" | "Runtime" | "hip_runtime" | "xpu_runtime") => self.call(&event),
-            ("X", "kernel" | "Kernel") => self.kernel(&event, Kind::Compute),
-            ("X", "gpu_memcpy" | "Memcpy") => self.kernel(&event, Kind::Copy),
-            ("X", "gpu_memset" | "Memset") => self.kernel(&event, Kind::Set),
-            ("X", "python_function") => self.module(&event),
+            ("X", "user_annotation") => self.op(event, Scope::Range),
+            ("X", "cuda_runtime" | "cuda_driver" | "Runtime" | "hip_runtime" | "xpu_runtime") => self.call(event),
+            ("X", "kernel" | "Kernel") => self.kernel(event, Kind::Compute),
+            ("X", "gpu_memcpy" | "Memcpy") => self.kernel(event, Kind::Copy),
+            ("X", "gpu_memset" | "Memset") => self.kernel(event, Kind::Set),
+            ("X", "python_function") => self.module(event),
             ("X", "overhead") => {
                 self.full_queue += u64::from(event.name == "Command Buffer Full");
                 Ok(())
             }
-            ("M", _) if event.name == "thread_name" => self.thread_name(&event),
+            ("M", _) if event.name == "thread_name" => self.thread_name(event),
             ("M" | "s" | "t" | "f" | "i" | "I" | "C", _) | ("", "") => Ok(()),
             (_, known) if SKIPPED.contains(&known) => Ok(()),
             (ph, cat) => {
@@ -148,7 +162,7 @@ pub(super) fn span(event: &Event<'_>) -> Result<(u64, u64), serde_json::Error> {
 fn call_kind(name: &str) -> CallKind {
     match name {
         _ if name.contains("GraphLaunch") => CallKind::Graph,
-        _ if name.contains("Synchronize") || name.ends_with("EventQuery") => CallKind::Wait,
+        _ if name.contains("Synchronize") => CallKind::Wait,
         _ => CallKind::Launch,
     }
 }

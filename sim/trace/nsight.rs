@@ -210,7 +210,7 @@ impl Reader<'_> {
             let name = reader.string(row.integer(4)?)?;
             let kind = match reader.draft.names.get(name) {
                 text if text.contains("GraphLaunch") => CallKind::Graph,
-                text if text.contains("Synchronize") || text.contains("EventQuery") => CallKind::Wait,
+                text if text.contains("Synchronize") => CallKind::Wait,
                 _ => CallKind::Launch,
             };
             let (start, duration) = row.span(0, 1)?;

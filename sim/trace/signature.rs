@@ -35,9 +35,11 @@ impl Draft {
     /// The signature of these arguments, if there are any dims.
     pub(super) fn signature(&mut self, written: Written<'_>) -> Result<Option<Id<Signature>>, serde_json::Error> {
         let Some(dims) = written.dims else { return Ok(None) };
-        let text = |value: Option<&RawValue>| value.map_or(String::new(), |value| value.get().to_owned());
+        fn text(value: Option<&RawValue>) -> &str {
+            value.map_or("", RawValue::get)
+        }
         // A byte that stands in no JSON keeps the four apart.
-        let all = [dims.get(), &text(written.types), &text(written.strides), &text(written.values)].join("\u{1}");
+        let all = [dims.get(), text(written.types), text(written.strides), text(written.values)].join("\u{1}");
         let known = self.trace.signatures.len();
         let id = self.signatures.id(&all);
         if id.at() < known {

@@ -81,8 +81,8 @@ pub struct Timeline<'a> {
 struct Device {
     /// By start.
     kernels: Vec<Id<Kernel>>,
-    /// The longest of them \[ns\].
-    longest: u64,
+    /// For each, when it and all before it had ended \[ns\].
+    ended: Vec<u64>,
 }
 
 impl<'a> Timeline<'a> {
@@ -91,8 +91,9 @@ impl<'a> Timeline<'a> {
         let mut devices: BTreeMap<u32, Device> = BTreeMap::new();
         for (at, kernel) in trace.kernels.iter().enumerate() {
             let device = devices.entry(kernel.device).or_default();
+            let before = device.ended.last().copied().unwrap_or(0);
             device.kernels.push(Id::new(at));
-            device.longest = device.longest.max(kernel.duration);
+            device.ended.push(before.max(kernel.end()));
         }
         Timeline { trace, devices }
     }
@@ -139,7 +140,7 @@ impl<'a> Timeline<'a> {
     /// Begins and ends of kernels inside a window, by what runs.
     fn edges(&self, of: &Device, start: u64, end: u64) -> Vec<(u64, bool, usize)> {
         let kernels = &self.trace.kernels;
-        let first = of.kernels.partition_point(|id| kernels[id.at()].start < start.saturating_sub(of.longest));
+        let first = of.ended.partition_point(|&ended| ended <= start);
         let mut edges = vec![];
         for kernel in of.kernels[first..].iter().map(|id| &kernels[id.at()]).take_while(|kernel| kernel.start < end) {
             let (from, to) = (kernel.start.max(start), kernel.end().min(end));

@@ -301,6 +301,16 @@ fn a_wrong_field_is_named_with_its_event() {
 }
 
 #[test]
+fn keys_come_in_any_order_and_numbers_may_be_infinite() {
+    let text =
+        br#"[{"args": {"bytes": 4, "memory bandwidth (GB/s)": inf, "stream": 7, "device": 1}, "dur": 0, "ts": 5.5,
+        "tid": "stream 7", "pid": "1", "name": "Memcpy HtoD", "cat": "gpu_memcpy", "ph": "X"}]"#;
+    let trace = read_bytes(text).expect("it can be read");
+    let kernel = &trace.kernels[0];
+    assert_eq!((kernel.kind, kernel.device, kernel.stream, kernel.bytes), (Kind::Copy, 1, 7, Some(4)));
+}
+
+#[test]
 fn what_is_no_trace_is_told_what_it_looks_like() {
     for (bytes, word) in [
         (&b""[..], "it is empty"),

@@ -177,7 +177,7 @@ def nsight():
     base.execute("insert into META_DATA_EXPORT values ('EXPORT_PRODUCT_VERSION', '2026.2.1')")
     # Two processes whose calls have the same numbers.
     for rank in range(2):
-        process = (0x100000 + 111 + rank) << 24
+        process = 1 << 48 | (111 + rank) << 24
         thread = process | (111 + rank)
         base.execute("insert into TARGET_INFO_CUDA_DEVICE values (0, ?, ?)", (rank, 111 + rank))
         for step in range(2):

@@ -1,6 +1,6 @@
 //! Kernels of a trace's steps put together: by what they are for, by operator and shapes, and what the host did in their gaps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -111,7 +111,7 @@ fn moved(trace: &Trace, of: &Collective) -> String {
         None => "size unknown".to_owned(),
     };
     if let Some(dtype) = of.dtype {
-        text += &format!(" {}", trace.name(dtype));
+        text += &format!(" {}", short_type(trace.name(dtype)));
     }
     if let Some(group) = of.group.map(|id| &trace.groups[id.at()]) {
         let purpose = group.purpose.as_ref().map_or(String::new(), |purpose| format!(" ({purpose})"));
@@ -161,9 +161,9 @@ fn shapes(trace: &Trace, id: Id<Signature>) -> String {
 
 fn short_type(kind: &str) -> String {
     match kind {
-        "c10::BFloat16" => "bf16".to_owned(),
-        "c10::Half" => "fp16".to_owned(),
-        "float" => "fp32".to_owned(),
+        "c10::BFloat16" | "BFloat16" => "bf16".to_owned(),
+        "c10::Half" | "Half" => "fp16".to_owned(),
+        "float" | "Float" => "fp32".to_owned(),
         other => other.strip_prefix("c10::").unwrap_or(other).to_owned(),
     }
 }
@@ -171,10 +171,11 @@ fn short_type(kind: &str) -> String {
 /// Gaps by what launched the kernel that ended them, the most time first.
 pub(super) fn host_gaps(trace: &Trace, gaps: &[Gap]) -> Vec<GapRow> {
     let mut found: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    let steps: BTreeSet<Id<Name>> = trace.steps.iter().filter_map(|step| step.name).collect();
     for gap in gaps {
         let Some(late) = gap.launched.map(|launched| launched - gap.start).filter(|&late| late > 0) else { continue };
         let kernel = gap.next.map(|id| &trace.kernels[id.at()]);
-        let around = kernel.and_then(|kernel| outermost(trace, kernel));
+        let around = kernel.and_then(|kernel| outermost(trace, &steps, kernel));
         let name = match (around, kernel) {
             (Some(op), _) => trace.name(op.name).to_owned(),
             (None, Some(kernel)) => format!("a launch outside any operator: {}", trace.name(kernel.name)),
@@ -190,10 +191,10 @@ pub(super) fn host_gaps(trace: &Trace, gaps: &[Gap]) -> Vec<GapRow> {
 }
 
 /// The outermost operator or range around a launch that is no step.
-fn outermost<'a>(trace: &'a Trace, kernel: &Kernel) -> Option<&'a Op> {
+fn outermost<'a>(trace: &'a Trace, steps: &BTreeSet<Id<Name>>, kernel: &Kernel) -> Option<&'a Op> {
     let ops = &trace.ops;
     let inner = kernel.op.into_iter().chain(kernel.range).max_by_key(|id| ops[id.at()].start)?;
     let chain = std::iter::successors(Some(&ops[inner.at()]), |op| op.parent.map(|id| &ops[id.at()]));
-    let is_step = |op: &Op| op.scope == Scope::Range && trace.steps.iter().any(|step| step.name == Some(op.name));
+    let is_step = |op: &Op| op.scope == Scope::Range && steps.contains(&op.name);
     chain.take_while(|op| !is_step(op)).last()
 }

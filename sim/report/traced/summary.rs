@@ -1,6 +1,6 @@
 //! The figures of a trace: of the file, of each step, and of the steps that were asked for together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -270,16 +270,11 @@ impl Summary {
     }
 }
 
-/// The numbers by which steps are asked for: their own, or their places where they have none or the same.
+/// The numbers by which steps are asked for: their own, or their places where they have none or one thread has one twice.
 fn numbers(steps: &[Step]) -> Vec<u64> {
-    let own: Option<Vec<u64>> = steps.iter().map(|step| step.number).collect();
-    let distinct = own.filter(|own| {
-        let mut sorted = own.clone();
-        sorted.sort_unstable();
-        sorted.dedup();
-        sorted.len() == own.len()
-    });
-    distinct.unwrap_or_else(|| (0..steps.len() as u64).collect())
+    let mut seen = BTreeSet::new();
+    let own = steps.iter().map(|step| step.number.filter(|&number| seen.insert((step.thread, number))));
+    own.collect::<Option<Vec<u64>>>().unwrap_or_else(|| (0..steps.len() as u64).collect())
 }
 
 fn devices(trace: &Trace, timeline: &Timeline<'_>) -> Vec<DeviceRow> {

@@ -140,7 +140,11 @@ impl Summary {
         let row = |row: &KernelRow| {
             let operator =
                 row.operator.as_ref().filter(|_| !row.shapes.starts_with(row.operator.as_deref().unwrap_or("?")));
-            let words = [operator.map(|name| short(name, 60)), Some(row.shapes.clone())];
+            let operator = match (&row.operator, operator) {
+                (None, _) => Some("no operator".to_owned()),
+                (Some(_), operator) => operator.map(|name| short(name, 60)),
+            };
+            let words = [operator, Some(row.shapes.clone())];
             let what: Vec<String> = words.into_iter().flatten().filter(|word| !word.is_empty()).collect();
             vec![
                 what.join(" "),
@@ -173,19 +177,21 @@ impl Summary {
         page.lines(&table_within(&["before", "gaps", "time", "of step"], rows, &[1, 2, 3], page.width()))
     }
 
+    /// Which steps the times are of: "step 12", "the mean of whole steps 10, 11, 12", "the mean of 4 devices in step 0".
     fn chosen_text(&self) -> String {
         let steps = &self.chosen.steps;
         let listed = match steps.as_slice() {
-            [only] if self.steps.len() == 1 || self.chosen.windows == 1 => return format!("step {only}"),
-            [first, .., last] if steps.len() > 6 => format!("{first} to {last}"),
-            _ => steps.iter().map(u64::to_string).collect::<Vec<_>>().join(", "),
+            [only] => format!("step {only}"),
+            [first, .., last] if steps.len() > 6 => format!("steps {first} to {last}"),
+            _ => format!("steps {}", steps.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")),
         };
-        let devices = match self.chosen.windows > steps.len() {
-            true => " and of their devices",
-            false => "",
-        };
-        let which = if self.chosen.are_whole { "whole steps" } else { "steps" };
-        format!("the mean of {which} {listed}{devices}")
+        let whole = if self.chosen.are_whole && steps.len() > 1 { "whole " } else { "" };
+        match self.chosen.windows {
+            1 => listed,
+            windows if steps.len() == 1 => format!("the mean of {windows} devices in {listed}"),
+            windows if windows > steps.len() => format!("the mean of {whole}{listed} and of devices"),
+            _ => format!("the mean of {whole}{listed}"),
+        }
     }
 }
 

@@ -30,6 +30,9 @@ const VERSIONS: [(&str, &str, bool); 6] = [
     ("roctracer_version", "roctracer", false),
 ];
 
+/// Keys that were not read and are listed.
+const LISTED: usize = 20;
+
 /// Keys that say nothing of what is read here.
 const SKIPPED: [&str; 11] = [
     "schemaVersion",
@@ -107,8 +110,8 @@ impl Top {
         let versions = self.versions.into_iter().map(|(what, version)| (what.to_owned(), version));
         draft.trace.machine.versions.extend(versions);
         for ((pid, tid), name) in self.threads {
-            if let Some(thread) = draft.trace.threads.iter_mut().find(|thread| (thread.pid, thread.tid) == (pid, tid)) {
-                thread.name = Some(name);
+            if let Some(id) = draft.known_thread(pid, tid) {
+                draft.trace.threads[id.at()].name = Some(name);
             }
         }
         // Old files count from 1970 without a base of their own; others begin anywhere.
@@ -133,7 +136,10 @@ impl Top {
             draft.note("the file does not say which rank it is about".to_owned());
         }
         if !self.unknown.is_empty() {
-            draft.note(format!("keys of the file that were not read: {}", self.unknown.join(", ")));
+            let more = self.unknown.len().saturating_sub(LISTED);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let listed = &self.unknown[..self.unknown.len().min(LISTED)];
+            draft.note(format!("keys of the file that were not read: {}{more}", listed.join(", ")));
         }
     }
 }
