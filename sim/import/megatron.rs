@@ -4,8 +4,10 @@
 //! leaves out, windtunnel takes from the same release and lists by itself.
 
 mod arguments;
+mod mixture;
 mod model;
 mod parallel;
+mod pattern;
 
 use std::sync::LazyLock;
 

@@ -1,8 +1,9 @@
-//! torchtitan's job configurations: TOML files of releases up to 0.2.2, and their overrides on the command line.
+//! torchtitan's job configurations: TOML files of releases up to 0.2.2, their overrides, and command lines of 0.3 ([`recipes`]).
 //!
 //! Source: pytorch/torchtitan, `torchtitan/config/job_config.py`, `train.py`, `models/*/__init__.py`, `distributed/pipeline_parallel.py`.
 
 mod flavors;
+mod recipes;
 
 use std::sync::LazyLock;
 
@@ -20,7 +21,7 @@ use crate::scenario::release_defaults;
 
 /// Reads torchtitan's configurations.
 pub const IMPORTER: Importer =
-    Importer { name: "torchtitan", reads: "job configurations in TOML, of releases up to 0.2.2", sniff, read };
+    Importer { name: "torchtitan", reads: "job configurations in TOML up to 0.2.2, command lines of 0.3", sniff, read };
 
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| toml::from_str(include_str!("tables/torchtitan.toml")).expect("a test reads every table"));
@@ -32,6 +33,9 @@ const RELEASE: &str = "torchtitan 0.2.2";
 const OLD: &str = "0.1.0";
 
 fn sniff(text: &str) -> bool {
+    if recipes::is_one(text) {
+        return true;
+    }
     let Ok(table) = text.parse::<toml::Table>() else { return false };
     let has = |name: &str| table.get(name).is_some_and(Value::is_table);
     let flavor = table.get("model").and_then(|model| model.get("flavor")).is_some();
@@ -39,6 +43,9 @@ fn sniff(text: &str) -> bool {
 }
 
 fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
+    if recipes::is_one(request.text) {
+        return recipes::read(request);
+    }
     let mut raw = toml_file::read(request.file, request.text)?;
     raw.extend(overrides::read(request.overrides));
     let settings = Settings::new(request.file, &TABLE, raw, request.version);
@@ -135,7 +142,7 @@ fn mesh(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> 
     let asynchronous = settings.flag("parallelism.enable_async_tensor_parallel")?;
     if out.degree("mesh.tp") > 1 {
         let sequence =
-            Why::code(format!("{RELEASE}: models/llama3/infra/parallelize.py, SequenceParallel between modules"));
+            Why::code(format!("{}: models/llama3/infra/parallelize.py, SequenceParallel between modules", settings.of()));
         out.put("tensor_parallel.sequence", true, sequence);
         if let Some(found) = loss {
             out.put("tensor_parallel.loss", !found.value, found.why);
@@ -208,9 +215,9 @@ fn pipeline(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErr
         Some(found) => out.put("pipeline.layers_per_stage", found.value, found.why),
         None => {
             let stages = if looped { 2 } else { 1 };
-            let why = format!(
-                "{RELEASE}: distributed/pipeline_parallel.py, two stages on each rank if the schedule is looped"
-            );
+            let of = settings.of();
+            let why =
+                format!("{of}: distributed/pipeline_parallel.py, two stages on each rank if the schedule is looped");
             out.put("pipeline.virtual_stages", stages, Why::code(why));
         }
     }

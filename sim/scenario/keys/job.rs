@@ -5,7 +5,7 @@ use super::readers::{
     STAGES, XLA, ZERO,
 };
 use super::row::Choice::{With, Word};
-use super::row::Kind::{Choice, Count, Flag, List, Number, Quantity, Text};
+use super::row::Kind::{Choice, Count, Flag, List, Number, Other, Quantity, Text};
 use super::row::{Group, Key, Table};
 
 /// `[topology]`
@@ -47,6 +47,12 @@ pub(super) const MODEL_KEYS: Table = Table {
     keys: &[
         Key::new("name", Text, ALL, "A shipped model."),
         Key::new("huggingface", Text, ALL, "The path of a Hugging Face `config.json`, relative to the scenario."),
+        Key::new(
+            "config",
+            Other("a table with keys of a Hugging Face config.json"),
+            ALL,
+            "Keys of a `config.json` in the scenario itself: with `model_type` a whole model, without a name; else what differs from the named model.",
+        ),
         Key::new(
             "layers",
             Count(Some((1, 1_024))),
