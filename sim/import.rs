@@ -7,6 +7,8 @@
 //!
 //! To add an importer: a file with an [`Importer`], its table in `tables/`, and a line in [`IMPORTERS`].
 
+mod accelerate;
+mod axolotl;
 mod deepspeed;
 mod error;
 mod hf;
@@ -16,12 +18,15 @@ mod machine;
 mod maxtext;
 mod megatron;
 mod nanotron;
+mod plugin;
 mod settings;
 mod syntax;
 mod table;
 #[cfg(test)]
 mod tests;
 mod torchtitan;
+mod torchtune;
+mod whose;
 mod why;
 mod write;
 
@@ -41,6 +46,9 @@ pub const IMPORTERS: &[Importer] = &[
     deepspeed::IMPORTER,
     nanotron::IMPORTER,
     maxtext::IMPORTER,
+    accelerate::IMPORTER,
+    torchtune::IMPORTER,
+    axolotl::IMPORTER,
 ];
 
 /// Names of all importers.
