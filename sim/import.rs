@@ -18,6 +18,7 @@ mod machine;
 mod maxtext;
 mod megatron;
 mod nanotron;
+mod nemo;
 mod plugin;
 mod settings;
 mod syntax;
@@ -49,6 +50,7 @@ pub const IMPORTERS: &[Importer] = &[
     accelerate::IMPORTER,
     torchtune::IMPORTER,
     axolotl::IMPORTER,
+    nemo::IMPORTER,
 ];
 
 /// Names of all importers.

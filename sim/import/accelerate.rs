@@ -86,8 +86,8 @@ fn batch(out: &mut Imported, settings: &Settings<'_>, model: &ModelConfig) -> Re
 
 fn fsdp(out: &mut Imported, settings: &Settings<'_>, model: &ModelConfig) -> Result<(), ImportError> {
     let version = settings.integer("fsdp_config.version")?;
-    let first = plugin::put(out, settings, model, version)?;
-    plugin::precision(out, settings, "mixed_precision", first)?;
+    plugin::put(out, settings, model, version)?;
+    plugin::precision(out, settings, "mixed_precision")?;
     out.put("mesh.tp", 1, Why::code("no parallelism_config"));
     let axes = [
         ("mesh.dp_replicate", "parallelism_config.dp_replicate_size"),

@@ -47,8 +47,8 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
         return Err(settings.unsupported("fsdp_config", what, "add fsdp_config with fsdp_version: 2"));
     }
     let version = settings.integer("fsdp_config.version")?;
-    let first = plugin::put(&mut out, &settings, &model, version)?;
-    precision(&mut out, &settings, first)?;
+    plugin::put(&mut out, &settings, &model, version)?;
+    precision(&mut out, &settings)?;
     recompute(&mut out, &settings)?;
     mesh(&mut out, &settings)?;
     batch(&mut out, &settings)?;
@@ -72,14 +72,14 @@ fn full(settings: &Settings<'_>) -> Result<(), ImportError> {
     Ok(())
 }
 
-fn precision(out: &mut Imported, settings: &Settings<'_>, first: bool) -> Result<(), ImportError> {
+fn precision(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
     let half = settings.word("fp16")?.filter(|found| found.value == "true");
     let brain = settings.word("bf16")?;
     match (half, brain) {
-        (Some(found), _) => plugin::bf16(out, "fp16", found.why, first),
+        (Some(found), _) => plugin::bf16(out, "fp16", found.why),
         (None, Some(found)) if matches!(found.value.as_str(), "auto" | "true" | "full") => {
             let why = if found.value == "auto" { found.why.so("the GPU has bf16") } else { found.why };
-            plugin::bf16(out, "bf16", why, first);
+            plugin::bf16(out, "bf16", why);
         }
         (None, found) => {
             let why = found.map_or_else(|| Why::code("neither bf16 nor fp16"), |found| found.why);

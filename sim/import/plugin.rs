@@ -21,13 +21,13 @@ fn code(what: &str) -> Why {
     Why::code(format!("accelerate 1.15.0: {what}"))
 }
 
-/// Writes the runtime, what is sharded and how, and recompute; and says whether it is FSDP1.
+/// Writes the runtime, what is sharded and how, and recompute.
 pub fn put(
     out: &mut Imported,
     settings: &Settings<'_>,
     model: &ModelConfig,
     version: Option<Found<i64>>,
-) -> Result<bool, ImportError> {
+) -> Result<(), ImportError> {
     let first = match &version {
         Some(found) if found.value == 2 => false,
         Some(found) if found.value != 1 => {
@@ -51,7 +51,7 @@ pub fn put(
     if let Some(found) = away {
         out.put("activation_checkpointing.offload", "default_stream", found.why);
     }
-    Ok(first)
+    Ok(())
 }
 
 /// Writes how transformers' classes are written.
@@ -160,7 +160,7 @@ fn sharded(out: &mut Imported, settings: &Settings<'_>, first: bool) -> Result<(
 }
 
 /// Writes the types of `mixed_precision`, as the plugin and autocast have them.
-pub fn precision(out: &mut Imported, settings: &Settings<'_>, key: &str, first: bool) -> Result<(), ImportError> {
+pub fn precision(out: &mut Imported, settings: &Settings<'_>, key: &str) -> Result<(), ImportError> {
     let words = [("no", ""), ("false", ""), ("bf16", "bf16"), ("fp16", "fp16"), ("fp8", "fp8")];
     let Some(found) = settings.choice(key, &words)? else {
         return full(out, Why::code(format!("no {key}")));
@@ -169,7 +169,7 @@ pub fn precision(out: &mut Imported, settings: &Settings<'_>, key: &str, first: 
         "" => full(out, found.why),
         "fp8" => Err(settings.unsupported(key, "mixed_precision fp8 of accelerate", "set it to bf16")),
         kind => {
-            bf16(out, kind, found.why, first);
+            bf16(out, kind, found.why);
             Ok(())
         }
     }
@@ -183,13 +183,11 @@ fn full(out: &mut Imported, why: Why) -> Result<(), ImportError> {
 }
 
 /// Parameters are stored in fp32, and gathered, computed with and reduced in the type.
-pub fn bf16(out: &mut Imported, kind: &str, why: Why, first: bool) {
+pub fn bf16(out: &mut Imported, kind: &str, why: Why) {
     out.put("precision.storage", "fp32", code("accelerator.py, parameters that are trained are cast to fp32"));
+    // accelerator.py also runs the model's forward under autocast, which finds parameters of that type and casts none; and output_dtype
+    // casts the loss alone, which transformers' classes return.
     for key in ["precision.param", "precision.reduce"] {
         out.put(key, kind, why.clone());
     }
-    if !first {
-        out.put("precision.output", kind, why.clone().so("output_dtype is set too (utils/dataclasses.py)"));
-    }
-    out.put("precision.autocast", kind, why.so("accelerator.py, native_amp around the model's forward"));
 }

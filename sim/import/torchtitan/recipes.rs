@@ -174,13 +174,15 @@ fn others(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError
     let chunks = settings.count("loss.num_chunks")?;
     if let Some(found) = settings.word("loss.class")? {
         match found.value.as_str() {
-            "ChunkedLossWrapper.Config" => out.put_found("loss.chunks", chunks),
-            "CrossEntropyLoss.Config" => {
-                for key in ["loss.chunks", "loss.unshards_head"] {
-                    out.remove(key);
-                }
-                out.put("loss.kind", "fp32", found.why);
+            "ChunkedLossWrapper.Config" if out.degree("mesh.tp") > 1 => {
+                let changes = "a loss by parts over words that are split is not simulated, and the loss is predicted whole: \
+                               more memory of logits than it takes";
+                let parts = chunks.map_or_else(|| "parts".to_owned(), |found| found.value.to_string());
+                out.without("loss.num_chunks", &parts, &found.why.to_string(), changes);
+                whole(out, found.why);
             }
+            "ChunkedLossWrapper.Config" => out.put_found("loss.chunks", chunks),
+            "CrossEntropyLoss.Config" => whole(out, found.why),
             other => {
                 let what = format!("the loss {other}");
                 return Err(settings.unsupported("loss.class", what, "name a recipe with another loss"));
@@ -192,6 +194,14 @@ fn others(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError
         out.without("optimizer.param_groups", &found.value, &found.why.to_string(), changes);
     }
     Ok(())
+}
+
+/// A loss of all logits at once.
+fn whole(out: &mut Imported, why: Why) {
+    for key in ["loss.chunks", "loss.unshards_head"] {
+        out.remove(key);
+    }
+    out.put("loss.kind", "fp32", why);
 }
 
 #[cfg(test)]
