@@ -8,6 +8,8 @@
 //! To add an importer: a file with an [`Importer`], its table in `tables/`, and a line in [`IMPORTERS`].
 
 mod accelerate;
+#[cfg(test)]
+mod against;
 mod axolotl;
 mod deepspeed;
 mod error;

@@ -95,7 +95,7 @@ fn batch(
         (None, Some(found)) => out.put("batch.global", found.value, found.why),
         (None, None) => out.put("batch.accumulation", 1, Why::code("gradient_accumulation_steps is not set: 1")),
     }
-    let tensor = settings.count("tensor_parallel.autotp_size")?.filter(|found| found.value > 1);
+    let tensor = settings.integer("tensor_parallel.autotp_size")?.filter(|found| found.value > 1);
     if let Some(found) = tensor {
         let what = format!("DeepSpeed's automatic tensor parallelism over {} ranks", found.value);
         return Err(settings.unsupported("tensor_parallel.autotp_size", what, "remove tensor_parallel"));

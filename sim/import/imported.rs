@@ -125,6 +125,12 @@ impl Imported {
         self
     }
 
+    /// Says what a scenario of it has no rules for, so that a run of it is refused; none if it can be run.
+    pub fn not_simulated(&self, scenario: &Scenario) -> Option<String> {
+        let why = scenario.simulable().err()?.to_string();
+        Some(format!("A run of it is refused: {}.", why.lines().next().unwrap_or_default()))
+    }
+
     /// The scenario, understood; or why it is refused.
     pub fn scenario(&self) -> Result<Scenario, ImportError> {
         let refused = |why| ImportError::Refused { file: self.file.clone(), why: Box::new(why) };

@@ -294,8 +294,8 @@ mod tests {
         assert_eq!(model.name, "deepseek-v3, 4 × 7168");
         for (config, words) in [
             ("name = \"deepseek-v3\"\nconfig.model_type = \"llama\"", "sizes.toml:7: \"model_type\" is \"llama\""),
-            ("config.model_type = \"llama\"\nconfig.hidden_size = -1", "sizes.toml:7: \"hidden_size\" is -1"),
-            ("config.model_type = \"llama\"\nconfig.hidden_sizes = 1", "\"hidden_size\" is missing"),
+            ("name = \"llama-3.1-8b\"\nconfig.hidden_size = -1", "sizes.toml:7: \"hidden_size\" is -1"),
+            ("config.model_type = \"llama\"\nconfig.vocab_size = 1", "is missing: expected"),
             ("config.hidden_size = 4096", "\"model_type\" is missing"),
             ("name = \"llama-3.1-8b\"\nconfig.hidden_sizes = 1", "hidden_sizes"),
             ("huggingface = \"nowhere.json\"\nconfig.hidden_size = 64", "cannot read nowhere.json"),
