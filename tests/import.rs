@@ -160,13 +160,17 @@ fn alike(a: &Value, b: &Value) -> bool {
 fn compared(rules: &BTreeMap<String, Rule>, ours: &Dump, theirs: &Dump) -> (usize, BTreeMap<String, String>) {
     let (mut agree, mut differ) = (0, BTreeMap::new());
     for (key, rule) in rules {
-        let set = |key: &String| theirs.get(key).is_some_and(|value| !matches!(value, Value::Null | Value::Bool(false)));
+        let set =
+            |key: &String| theirs.get(key).is_some_and(|value| !matches!(value, Value::Null | Value::Bool(false)));
         if rule.when.as_ref().is_some_and(|key| !set(key)) {
             continue;
         }
         let Some(said) = rule.theirs.iter().find_map(|key| theirs.get(key)) else { continue };
         let word = said.as_str().map_or_else(|| said.to_string(), str::to_owned);
-        let said = rule.words.get(&word).map_or_else(|| said.clone(), |word| word.parse::<i64>().map_or(json!(word), Value::from));
+        let said = rule
+            .words
+            .get(&word)
+            .map_or_else(|| said.clone(), |word| word.parse::<i64>().map_or(json!(word), Value::from));
         let absent = rule.absent.as_ref().map(json_of).map(|value| match value.as_str() {
             Some(name) if name.starts_with('=') => theirs.get(name).cloned().unwrap_or(Value::Null),
             _ => value,
@@ -187,7 +191,10 @@ fn every_public_configuration_is_listed_and_comes_out_as_its_line_says() {
     let there: BTreeSet<&str> = index.lines().skip(1).map(|line| line.split('\t').next().unwrap()).collect();
     let lines = lines();
     let listed: BTreeSet<&str> = lines.iter().map(|line| line.config.as_str()).collect();
-    assert_eq!(listed, there, "tests/import/imports.tsv lists every file of tests/import/configs/index.tsv, and no other");
+    assert_eq!(
+        listed, there,
+        "tests/import/imports.tsv lists every file of tests/import/configs/index.tsv, and no other"
+    );
     let mut wrong = vec![];
     for line in &lines {
         match (line.import(&line.text()), line.is_imported()) {
@@ -238,6 +245,40 @@ fn scenarios_say_what_the_frameworks_themselves_say() {
     assert!(keys >= 900, "{keys} keys agree");
 }
 
+/// A dump written as a file of JSON: keys below `section`, without its name.
+fn file_of(line: &Line, section: &str) -> String {
+    let path = folder("resolved").join(&line.config).with_extension("json");
+    let value: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let keys = value["keys"].as_object().unwrap().iter();
+    let below = keys.filter_map(|(key, value)| Some((key.strip_prefix(section)?.to_owned(), value.clone())));
+    Value::Object(below.collect()).to_string()
+}
+
+#[test]
+fn what_a_framework_dumps_is_imported_as_the_configuration_is() {
+    let rules: BTreeMap<String, BTreeMap<String, Rule>> =
+        toml::from_str(&std::fs::read_to_string(folder("keys.toml")).unwrap()).unwrap();
+    let (mut read, mut wrong) = (0, vec![]);
+    for line in lines().into_iter().filter(Line::is_imported) {
+        let (importer, text) = match line.framework() {
+            "megatron" if line.dump().is_some() => ("nemo", file_of(&line, "args.")),
+            "torchtitan" if line.config.ends_with(".args") => ("torchtitan", file_of(&line, "")),
+            _ => continue,
+        };
+        let theirs = line.dump().unwrap();
+        let dumped = Line { importer: importer.to_owned(), ..line };
+        let imported = dumped.import(&text).unwrap_or_else(|error| panic!("{}: {error}", dumped.config));
+        let (agree, differ) = compared(&rules[dumped.framework()], &ours(&imported), &theirs);
+        assert!(agree > 15, "{}: {agree} keys were compared", dumped.config);
+        read += 1;
+        if !differ.is_empty() {
+            wrong.push(format!("{}: {differ:#?}", dumped.config));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(read >= 15, "{read} dumps were imported");
+}
+
 #[test]
 fn a_configuration_is_recognised_as_its_frameworks_own() {
     for line in lines() {
@@ -261,7 +302,8 @@ fn imported_scenarios_run() {
     ];
     for line in lines().iter().filter(|line| RUN.contains(&line.config.as_str())) {
         let imported = line.import(&line.text()).unwrap_or_else(|error| panic!("{}: {error}", line.config));
-        let prediction = predict(&imported.scenario().unwrap(), predict::Settings::default()).unwrap_or_else(|error| panic!("{}: {error}", line.config));
+        let prediction = predict(&imported.scenario().unwrap(), predict::Settings::default())
+            .unwrap_or_else(|error| panic!("{}: {error}", line.config));
         assert!(prediction.step.0 > 0, "{}", line.config);
     }
 }

@@ -37,13 +37,17 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
     let machines = settings.count("num_machines")?;
     let given = request.machine.nodes.is_some() || request.machine.chips.is_some();
     if let (Some(found), Some(_), false) = (&processes, &request.machine.on, given) {
-        request.machine.chips = u32::try_from(found.value).ok().filter(|_| machines.is_none_or(|found| found.value == 1));
+        request.machine.chips =
+            u32::try_from(found.value).ok().filter(|_| machines.is_none_or(|found| found.value == 1));
     }
     machine::put(&mut out, &request, IMPORTER.name, Kind::Gpus)?;
     if let (Some(found), Some(ranks)) = (processes.filter(|found| found.stated), machine::ranks(&request))
         && found.value != ranks
     {
-        out.note(format!("The configuration is for {} processes ({}), and the machine has {ranks} GPUs.", found.value, found.why));
+        out.note(format!(
+            "The configuration is for {} processes ({}), and the machine has {ranks} GPUs.",
+            found.value, found.why
+        ));
     }
     let model = whose::put(&mut out, &request, None, "model")?;
     out.put("description", format!("{}, accelerate", model.name), Why::code("--model"));
@@ -57,7 +61,8 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
         _ => return Err(settings.wrong("distributed_type", "FSDP or DEEPSPEED", "FSDP")),
     }
     batch(&mut out, &settings, &model)?;
-    let backend = settings.word("dynamo_config.dynamo_backend")?.filter(|found| !found.value.eq_ignore_ascii_case("no"));
+    let backend =
+        settings.word("dynamo_config.dynamo_backend")?.filter(|found| !found.value.eq_ignore_ascii_case("no"));
     if let Some(found) = backend {
         let changes = "the model is compiled: the time of pointwise work, and memory of what backward keeps";
         out.without("dynamo_backend", &found.value, &found.why.to_string(), changes);
@@ -153,7 +158,8 @@ fn zero(out: &mut Imported, settings: &Settings<'_>, model: &ModelConfig) -> Res
     match settings.word("mixed_precision")? {
         Some(found) if found.value == "bf16" => out.put("precision.param", "bf16", found.why),
         Some(found) if found.value == "fp16" => {
-            let changes = "fp16 has no rules here, and is predicted as bf16, which is as wide: checks for overflow are left out";
+            let changes =
+                "fp16 has no rules here, and is predicted as bf16, which is as wide: checks for overflow are left out";
             out.without("mixed_precision", "fp16", &found.why.to_string(), changes);
             out.put("precision.param", "bf16", found.why.so("taken as bf16, see below"));
         }

@@ -54,7 +54,13 @@ fn own(key: &str) -> Option<String> {
 }
 
 const PAIRS: [Pair; 10] = [
-    Pair { table: table!("torchtitan"), sources: sources!("torchtitan-0.2.2"), section: "keys", name: same, unknown: &[] },
+    Pair {
+        table: table!("torchtitan"),
+        sources: sources!("torchtitan-0.2.2"),
+        section: "keys",
+        name: same,
+        unknown: &[],
+    },
     Pair {
         table: table!("torchtitan-0.3"),
         sources: sources!("torchtitan-0.3.0"),
@@ -89,9 +95,21 @@ const PAIRS: [Pair; 10] = [
         unknown: &["optimizer", "tokenizer", "tokens"],
     },
     Pair { table: table!("maxtext"), sources: sources!("maxtext-0.2.5"), section: "keys", name: same, unknown: &[] },
-    Pair { table: table!("accelerate"), sources: sources!("accelerate-1.15.0"), section: "launch", name: launch, unknown: &[] },
+    Pair {
+        table: table!("accelerate"),
+        sources: sources!("accelerate-1.15.0"),
+        section: "launch",
+        name: launch,
+        unknown: &[],
+    },
     Pair { table: table!("axolotl"), sources: sources!("axolotl-0.19.0"), section: "keys", name: own, unknown: &[] },
-    Pair { table: table!("axolotl"), sources: sources!("accelerate-1.15.0"), section: "launch", name: fsdp, unknown: &[] },
+    Pair {
+        table: table!("axolotl"),
+        sources: sources!("accelerate-1.15.0"),
+        section: "launch",
+        name: fsdp,
+        unknown: &[],
+    },
     Pair {
         table: table!("torchtune"),
         sources: sources!("torchtune-0.6.1"),

@@ -15,7 +15,8 @@ use super::why::{Found, Why};
 use super::{plugin, whose};
 
 /// Reads axolotl's configurations.
-pub const IMPORTER: Importer = Importer { name: "axolotl", reads: "YAML configurations of full fine-tuning", sniff, read };
+pub const IMPORTER: Importer =
+    Importer { name: "axolotl", reads: "YAML configurations of full fine-tuning", sniff, read };
 
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| toml::from_str(include_str!("tables/axolotl.toml")).expect("a test reads every table"));
@@ -190,7 +191,12 @@ fn kernels(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErro
         ("cut_cross_entropy", "head and loss are one kernel, and logits are never kept"),
     ] {
         if let Some(found) = settings.flag(key)?.filter(|found| found.value) {
-            out.without(key, "true", &found.why.to_string(), format!("{what}: time, and memory of what backward keeps"));
+            out.without(
+                key,
+                "true",
+                &found.why.to_string(),
+                format!("{what}: time, and memory of what backward keeps"),
+            );
         }
     }
     if let Some(found) = settings.word("torch_compile")?.filter(|found| found.value == "true") {

@@ -59,12 +59,7 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
 /// What the Trainer takes where neither it nor the configuration is told.
 const TRAINER: i64 = 8;
 
-fn batch(
-    out: &mut Imported,
-    settings: &Settings<'_>,
-    auto: &[String],
-    ranks: Option<i64>,
-) -> Result<(), ImportError> {
+fn batch(out: &mut Imported, settings: &Settings<'_>, auto: &[String], ranks: Option<i64>) -> Result<(), ImportError> {
     let key = "train_micro_batch_size_per_gpu";
     let micro = settings.count(key)?;
     let parts = settings.count("gradient_accumulation_steps")?;

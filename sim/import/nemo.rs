@@ -131,7 +131,9 @@ fn arguments(raw: Raw, whole: &BTreeMap<String, Value>) -> Vec<Raw> {
             }
             all
         }
-        ("num_query_groups", _) if !value.is_null() && !whole.keys().any(|key| key.ends_with("group_query_attention")) => {
+        ("num_query_groups", _)
+            if !value.is_null() && !whole.keys().any(|key| key.ends_with("group_query_attention")) =>
+        {
             let mut all = one("num_query_groups", value);
             all.extend(one("group_query_attention", Value::Bool(true)));
             all
@@ -167,7 +169,11 @@ mod tests {
             ),
             ("trainer.precision", Value::from("bf16-mixed"), "bf16=true"),
             ("model.activation", Value::from("fast-swiglu"), "swiglu=true"),
-            ("model.optim.name", Value::from("distributed_fused_adam"), "optimizer=\"adam\" use_distributed_optimizer=true"),
+            (
+                "model.optim.name",
+                Value::from("distributed_fused_adam"),
+                "optimizer=\"adam\" use_distributed_optimizer=true",
+            ),
             ("model.num_query_groups", Value::from(8), "num_query_groups=8 group_query_attention=true"),
             ("model.transformer_engine", Value::from(false), "transformer_impl=\"local\""),
         ] {

@@ -62,12 +62,7 @@ pub fn classes(out: &mut Imported, model: &ModelConfig, runtime: &str) {
     }
 }
 
-fn wrapped(
-    out: &mut Imported,
-    settings: &Settings<'_>,
-    model: &ModelConfig,
-    first: bool,
-) -> Result<(), ImportError> {
+fn wrapped(out: &mut Imported, settings: &Settings<'_>, model: &ModelConfig, first: bool) -> Result<(), ImportError> {
     let key = at("auto_wrap_policy");
     let policies = [("TRANSFORMER_BASED_WRAP", true), ("NO_WRAP", false), ("SIZE_BASED_WRAP", false)];
     let classes = settings.word(&at("transformer_layer_cls_to_wrap"))?;

@@ -287,7 +287,11 @@ fn a_layout_of_stages_is_a_list_of_layers() {
 #[test]
 fn adapters_and_replicas_are_refused_with_their_place() {
     for (name, word, what) in [
-        ("torchtune", "model._component_=torchtune.models.llama3_1.lora_llama3_1_8b", "an adapter beside frozen weights"),
+        (
+            "torchtune",
+            "model._component_=torchtune.models.llama3_1.lora_llama3_1_8b",
+            "an adapter beside frozen weights",
+        ),
         ("axolotl", "adapter=qlora", "an adapter beside frozen weights (qlora)"),
         ("axolotl", "load_in_4bit=true", "weights that are kept in 4 or 8 bits"),
         ("axolotl", "deepspeed=zero3.json", "names a file of DeepSpeed"),

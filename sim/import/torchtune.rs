@@ -19,7 +19,8 @@ use crate::model::ModelConfig;
 use crate::model::huggingface::shipped;
 
 /// Reads torchtune's configurations.
-pub const IMPORTER: Importer = Importer { name: "torchtune", reads: "YAML configurations of full fine-tuning", sniff, read };
+pub const IMPORTER: Importer =
+    Importer { name: "torchtune", reads: "YAML configurations of full fine-tuning", sniff, read };
 
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| toml::from_str(include_str!("tables/torchtune.toml")).expect("a test reads every table"));
@@ -203,7 +204,8 @@ fn compiled(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErr
     if let Some(found) = settings.flag("compile")? {
         out.put("compile.blocks", found.value, found.why.clone());
         if found.value {
-            let changes = "the loss by parts is compiled too, and predicted as it runs eagerly: a little more time than it takes";
+            let changes =
+                "the loss by parts is compiled too, and predicted as it runs eagerly: a little more time than it takes";
             out.without("compile", "true", &found.why.to_string(), changes);
         }
     }

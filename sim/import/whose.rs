@@ -48,7 +48,8 @@ pub fn put(
     named: Option<Found<String>>,
     key: &str,
 ) -> Result<ModelConfig, ImportError> {
-    let remedy = "add --model config.json, the Hugging Face configuration of the model, or --model llama-3.1-8b, a shipped one";
+    let remedy =
+        "add --model config.json, the Hugging Face configuration of the model, or --model llama-3.1-8b, a shipped one";
     if let Some(path) = request.model {
         if shipped::names().any(|name| name == path) {
             out.put("model.name", path, Why::code("--model"));
@@ -56,10 +57,7 @@ pub fn put(
         }
         let text = crate::files::text(Path::new(path)).map_err(|why| ImportError::Syntax {
             place: path.to_owned(),
-            problem: format!(
-                "the model's configuration cannot be read: {why}{}",
-                did_you_mean(path, shipped::names())
-            ),
+            problem: format!("the model's configuration cannot be read: {why}{}", did_you_mean(path, shipped::names())),
             remedy: "write the path of a config.json, or the name of a shipped model behind --model".to_owned(),
         })?;
         let model = hf::model(&text, path)?;

@@ -47,7 +47,8 @@ fn layers(dump: &Dump) -> Option<i64> {
 }
 
 fn torchtitan(dump: &Dump) -> Found {
-    let pp = number(dump, &["parallelism.pipeline_parallel_degree", "experimental.pipeline_parallel_degree"]).unwrap_or(1);
+    let pp =
+        number(dump, &["parallelism.pipeline_parallel_degree", "experimental.pipeline_parallel_degree"]).unwrap_or(1);
     let tp = number(dump, &["parallelism.tensor_parallel_degree", "training.tensor_parallel_degree"]).unwrap_or(1);
     let local = number(dump, &["training.local_batch_size", "training.batch_size"]);
     let part = number(dump, &["parallelism.pipeline_parallel_microbatch_size"]);
@@ -57,7 +58,8 @@ fn torchtitan(dump: &Dump) -> Found {
     let parts = micro.and_then(|micro| Some(local? / micro)).filter(|_| global.is_none());
     let mode = word(dump, &["activation_checkpoint.mode", "training.activation_checkpoint"]);
     let option = first(dump, &["activation_checkpoint.selective_ac_option"]);
-    let option = option.map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned)).unwrap_or_default();
+    let option =
+        option.map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned)).unwrap_or_default();
     let policy = match (mode, word(dump, &["activation_checkpoint.class"]), option.as_str()) {
         ("none", ..) => json!("none"),
         ("full", ..) | (_, "FullAC.Config", _) => json!("full"),
@@ -160,7 +162,8 @@ fn nanotron(dump: &Dump) -> Found {
 fn maxtext(dump: &Dump) -> Found {
     let axis = |name: &str| number(dump, &[&format!("ici_{name}_parallelism")]).unwrap_or(1);
     let devices = number(dump, &["num_target_devices"]);
-    let others: i64 = ["data", "fsdp_transpose", "sequence", "context", "tensor", "pipeline", "expert"].map(axis).iter().product();
+    let others: i64 =
+        ["data", "fsdp_transpose", "sequence", "context", "tensor", "pipeline", "expert"].map(axis).iter().product();
     let fsdp = if axis("fsdp") == -1 { devices.map(|devices| devices / others) } else { Some(axis("fsdp")) };
     let each = first(dump, &["per_device_batch_size"]).and_then(Value::as_f64);
     let micro = each.map(|each| each * (axis("tensor") * axis("context")) as f64);

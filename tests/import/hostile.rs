@@ -9,7 +9,11 @@ use super::{Line, lines};
 fn read(line: &Line, text: &str) {
     if let Err(error) = line.import(text) {
         let name = line.config.rsplit('/').next().unwrap();
-        assert!(error.contains(name) || error.contains("the command line") || error.contains("such as: "), "{}: {error}", line.config);
+        assert!(
+            error.contains(name) || error.contains("the command line") || error.contains("such as: "),
+            "{}: {error}",
+            line.config
+        );
     }
     let _ = recognise(&line.config, text);
 }
@@ -61,11 +65,22 @@ proptest! {
 fn what_is_no_configuration_is_refused_by_every_importer() {
     let deep = [("[", 60_000), ("{\"a\":", 60_000), ("a: {", 60_000), ("(", 60_000), ("- ", 60_000), ("$((", 60_000)];
     let mut texts: Vec<String> = deep.iter().map(|(part, times)| part.repeat(*times)).collect();
-    texts.extend(["", "\u{0}\u{1}\u{2}", "a: &a [*a]", "&a a: *a", "a: &x {b: *x}\nc: *x", "<<: *x", "!!python/object:os.system x", "a: !!binary aGk="].map(str::to_owned));
+    texts.extend(
+        [
+            "",
+            "\u{0}\u{1}\u{2}",
+            "a: &a [*a]",
+            "&a a: *a",
+            "a: &x {b: *x}\nc: *x",
+            "<<: *x",
+            "!!python/object:os.system x",
+            "a: !!binary aGk=",
+        ]
+        .map(str::to_owned),
+    );
     // An anchor that doubles what it names, thirty times.
-    let bomb: String = (1..30).fold("a0: &a0 [x, x]\n".to_owned(), |all, at| {
-        format!("{all}a{at}: &a{at} [*a{}, *a{}]\n", at - 1, at - 1)
-    });
+    let bomb: String = (1..30)
+        .fold("a0: &a0 [x, x]\n".to_owned(), |all, at| format!("{all}a{at}: &a{at} [*a{}, *a{}]\n", at - 1, at - 1));
     texts.push(bomb);
     let machine = Machine { on: Some("h100-sxm-80gb".to_owned()), nodes: Some(1), ..Machine::default() };
     for importer in IMPORTERS {

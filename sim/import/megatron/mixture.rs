@@ -75,7 +75,9 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>, sizes: Sizes) -> Resul
     let kind = match (&shared, sizes.latent) {
         (_, true) if is_sigmoid => Kind::DeepSeekV3,
         (_, true) => Kind::DeepSeekV2,
-        (Some(shared), false) if shared.value == width.value && dense.first == 0 && dense.every == 1 && !sizes.qk_norm => {
+        (Some(shared), false)
+            if shared.value == width.value && dense.first == 0 && dense.every == 1 && !sizes.qk_norm =>
+        {
             Kind::Llama4
         }
         (Some(_), false) => {
@@ -101,7 +103,11 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>, sizes: Sizes) -> Resul
     if sizes.latent {
         latent(out, settings, &sizes)?;
     } else {
-        let heads = || Found { value: sizes.heads.value, why: Why::code("no --group-query-attention: as many as heads"), stated: false };
+        let heads = || Found {
+            value: sizes.heads.value,
+            why: Why::code("no --group-query-attention: as many as heads"),
+            stated: false,
+        };
         let groups = sizes.groups.clone().unwrap_or_else(heads);
         put(out, "num_key_value_heads", groups.value, groups.why);
         let split = || {
@@ -171,7 +177,10 @@ fn experts(
         }
         Kind::Qwen3 => {
             if dense.every > 1 {
-                out.note(format!("Of {} layers the last has experts here, and the first in Megatron-LM: as many layers have them.", dense.every));
+                out.note(format!(
+                    "Of {} layers the last has experts here, and the first in Megatron-LM: as many layers have them.",
+                    dense.every
+                ));
             }
             put(out, "intermediate_size", ffn.value, ffn.why);
             put(out, "moe_intermediate_size", width.value, width.why.clone());

@@ -10,6 +10,7 @@ use crate::import::why::{Found, Why};
 
 /// Writes `[mesh]`, and what goes with an axis.
 pub fn mesh(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
+    let mixed = settings.count("num_experts")?.is_some_and(|found| found.value > 1);
     for (key, source) in [
         ("mesh.tp", "tensor_model_parallel_size"),
         ("mesh.pp", "pipeline_model_parallel_size"),
@@ -18,6 +19,13 @@ pub fn mesh(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErr
         ("mesh.etp", "expert_tensor_parallel_size"),
     ] {
         let found = settings.degree(source)?;
+        let spreads = matches!(key, "mesh.ep" | "mesh.etp");
+        if spreads && !mixed {
+            if key == "mesh.ep" && found.value > 1 {
+                out.note(format!("{} has no effect: the model has no experts.", found.why));
+            }
+            continue;
+        }
         // A mesh names one axis at least.
         if found.value > 1 || key == "mesh.tp" || key == "mesh.etp" && found.stated {
             out.put(key, found.value, found.why);
@@ -97,9 +105,7 @@ pub fn pipeline(out: &mut Imported, settings: &Settings<'_>) -> Result<(), Impor
         (None, None) => None,
         (first, last) => {
             let rest = (counted - cut).checked_div(between).unwrap_or(0) / stages;
-            let part = |found: &Option<Found<i64>>| {
-                found.as_ref().map_or(rest, |found| found.value / stages)
-            };
+            let part = |found: &Option<Found<i64>>| found.as_ref().map_or(rest, |found| found.value / stages);
             let why = [first, last].into_iter().flatten().map(|found| found.why.clone()).reduce(|a, b| a.and(&b));
             let all = (0..stages).flat_map(|_| {
                 (0..pp).map(|rank| {
@@ -139,7 +145,8 @@ fn layout(out: &mut Imported, settings: &Settings<'_>, found: Found<String>) -> 
     let pp = out.degree("mesh.pp");
     let expected = format!("a layout such as Et*2|(tt|)*5t|tmL, whose stages are a multiple of {pp} ranks");
     let stages = pattern::layout(&found.value).filter(|stages| stages.len() as i64 % pp == 0);
-    let stages = stages.ok_or_else(|| settings.wrong(key, &expected, "one stage after the other, with | between them"))?;
+    let stages =
+        stages.ok_or_else(|| settings.wrong(key, &expected, "one stage after the other, with | between them"))?;
     let sum: i64 = stages.iter().sum();
     if sum != layers(out) {
         let expected = format!("a layout of {} layers, and this one has {sum}", layers(out));

@@ -42,7 +42,9 @@ pub fn dense_first(settings: &Settings<'_>, layers: i64) -> Result<Dense, Import
     // Layers with experts are every so many: all, every second …
     let every = (1..=4usize).find(|every| rest.iter().enumerate().all(|(at, flag)| (*flag == 1) == (at % every == 0)));
     match every {
-        Some(every) if first == 0 || every == 1 => Ok(Dense { first: first as i64, every: every as i64, why: found.why }),
+        Some(every) if first == 0 || every == 1 => {
+            Ok(Dense { first: first as i64, every: every as i64, why: found.why })
+        }
         _ => Err(wrong()),
     }
 }
@@ -54,7 +56,8 @@ fn list(text: &str) -> Option<Vec<i64>> {
     let mut out = vec![];
     for part in inner.split('+') {
         let (numbers, times) = part.split_once(']')?;
-        let numbers: Option<Vec<i64>> = numbers.strip_prefix('[')?.split(',').map(|number| number.parse().ok()).collect();
+        let numbers: Option<Vec<i64>> =
+            numbers.strip_prefix('[')?.split(',').map(|number| number.parse().ok()).collect();
         let times: usize = if times.is_empty() { 1 } else { times.strip_prefix('*')?.parse().ok()? };
         let numbers = numbers?;
         if out.len().saturating_add(numbers.len().saturating_mul(times)) > MOST {

@@ -92,7 +92,8 @@ fn put(out: &mut Imported, name: &str, flavor: &str, why: &Why) -> Option<Code> 
     let variant = variants.iter().find_map(|(end, attention)| Some((flavor.strip_suffix(end)?, *end, *attention)));
     let (base, end) = variant.map_or((flavor, ""), |(base, end, _)| (base, end));
     let of_model = FLAVORS.iter().filter(|flavors| flavors.models.iter().any(|model| model == name));
-    let mut all = of_model.flat_map(|flavors| flavors.flavors.iter().map(move |(known, shipped)| (flavors, known, shipped)));
+    let mut all =
+        of_model.flat_map(|flavors| flavors.flavors.iter().map(move |(known, shipped)| (flavors, known, shipped)));
     let (flavors, known, shipped) = all.find(|(_, known, _)| known.eq_ignore_ascii_case(base))?;
     if !shipped.is_empty() {
         out.put("model.name", shipped.as_str(), why.clone());

@@ -7,7 +7,8 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 
-use super::{batch, compiled, flavors, mesh, optimizer, pipeline, precision, sharding};
+use super::common::{batch, compiled, mesh, optimizer, pipeline, precision, sharding};
+use super::flavors;
 use crate::import::error::ImportError;
 use crate::import::imported::Imported;
 use crate::import::importer::Request;
@@ -46,9 +47,8 @@ pub fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
         false => command(request)?,
     };
     raw.extend(overrides::read(request.overrides));
-    let word = |key: &str| {
-        raw.iter().rev().find(|raw| raw.key == key).and_then(|raw| raw.value.as_str()).map(str::to_owned)
-    };
+    let word =
+        |key: &str| raw.iter().rev().find(|raw| raw.key == key).and_then(|raw| raw.value.as_str()).map(str::to_owned);
     let (module, name) = (word("module"), word("config"));
     let mut recipe = BTreeMap::new();
     if let (Some(module), Some(name)) = (&module, &name) {
@@ -62,7 +62,7 @@ pub fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
     let settings = Settings::new(request.file, &TABLE, raw, request.version).over(recipe);
     let mut out = Imported::of(&settings);
     out.put("runtime", "fsdp2", Why::code("torchtitan shards with fully_shard (FSDP2)"));
-    machine::put(&mut out, request, super::IMPORTER.name, Kind::Gpus)?;
+    machine::put(&mut out, request, "torchtitan", Kind::Gpus)?;
     for (key, value, source) in release_defaults(RELEASE, "fsdp2") {
         out.put(&key, value, Why::code(source));
     }
@@ -127,7 +127,11 @@ fn model(
     let base = plain.unwrap_or(&flavor.value);
     if !flavors::named(out, &name, base, &flavor.why) {
         let what = format!("the flavor {:?} of torchtitan's {name}", flavor.value);
-        return Err(settings.unsupported("flavor", what, "name another recipe, or write a scenario with model.huggingface"));
+        return Err(settings.unsupported(
+            "flavor",
+            what,
+            "name another recipe, or write a scenario with model.huggingface",
+        ));
     }
     let title = recipe.map_or_else(|| format!("{name} {}", flavor.value), str::to_owned);
     out.put("description", format!("{title}, {RELEASE}"), Why::code("the recipe's name"));
@@ -161,7 +165,11 @@ fn recompute(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
         "FullAC.Config" => out.put(key, "full", class.why),
         other => {
             let what = format!("recompute by {other}");
-            return Err(settings.unsupported("activation_checkpoint.class", what, "name a recipe with FullAC or SelectiveAC"));
+            return Err(settings.unsupported(
+                "activation_checkpoint.class",
+                what,
+                "name a recipe with FullAC or SelectiveAC",
+            ));
         }
     }
     Ok(())

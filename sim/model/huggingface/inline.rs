@@ -41,7 +41,8 @@ pub fn inline(inline: &Inline<'_>, base: Base<'_>) -> Result<ModelConfig, ModelE
         }
         Base::File(path) => {
             let file = path.display().to_string();
-            let unreadable = |error: std::io::Error| ModelError::Unreadable { file: file.clone(), reason: error.to_string() };
+            let unreadable =
+                |error: std::io::Error| ModelError::Unreadable { file: file.clone(), reason: error.to_string() };
             let text = crate::files::text(path).map_err(unreadable)?;
             (object(&text, &file)?, Some(file))
         }
@@ -55,7 +56,12 @@ pub fn inline(inline: &Inline<'_>, base: Base<'_>) -> Result<ModelConfig, ModelE
     {
         let value = Value::from(written);
         let why = format!("{of} is a {before}, whose keys are other ones");
-        return Err(keys.unsupported("model_type", &value, &why, "remove the model's name, or model.config.model_type"));
+        return Err(keys.unsupported(
+            "model_type",
+            &value,
+            &why,
+            "remove the model's name, or model.config.model_type",
+        ));
     }
     let mut model = understood(&keys, inline.file)?;
     let sizes = format!("{} × {}", model.layers.count(), model.width);
@@ -89,6 +95,8 @@ pub fn json(value: &toml::Value) -> Value {
         toml::Value::Boolean(flag) => Value::from(*flag),
         toml::Value::Datetime(time) => Value::from(time.to_string()),
         toml::Value::Array(list) => list.iter().map(json).collect(),
-        toml::Value::Table(table) => Value::Object(table.iter().map(|(key, value)| (key.clone(), json(value))).collect()),
+        toml::Value::Table(table) => {
+            Value::Object(table.iter().map(|(key, value)| (key.clone(), json(value))).collect())
+        }
     }
 }
