@@ -299,9 +299,12 @@ fn optimizer(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
         ("distributed_optimizer", "use_distributed_optimizer"),
         ("overlap_grad_reduce", "overlap_grad_reduce"),
         ("overlap_param_gather", "overlap_param_gather"),
-        ("align_param_gather", "align_param_gather"),
     ] {
         flag(out, settings, &format!("megatron.{key}"), source)?;
+    }
+    let aligns = settings.flag("align_param_gather")?.filter(|found| found.stated);
+    if settings.is_set("overlap_param_gather")? {
+        out.put_found("megatron.align_param_gather", aligns);
     }
     out.put_found("megatron.bucket_size", settings.count("ddp_bucket_size")?);
     let sharded = settings.flag("use_megatron_fsdp")?.filter(|found| found.value);
