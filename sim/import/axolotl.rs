@@ -190,11 +190,11 @@ fn kernels(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErro
         ("liger_glu_activation", "the gated activation is one kernel of Liger's"),
         ("cut_cross_entropy", "head and loss are one kernel, and logits are never kept"),
     ] {
-        if let Some(found) = settings.flag(key)?.filter(|found| found.value) {
+        if settings.is_set(key)? {
             out.without(
                 key,
                 "true",
-                &found.why.to_string(),
+                &settings.comment(key),
                 format!("{what}: time, and memory of what backward keeps"),
             );
         }
