@@ -7,6 +7,10 @@
 //!
 //! To add an importer: a file with an [`Importer`], its table in `tables/`, and a line in [`IMPORTERS`].
 
+mod accelerate;
+#[cfg(test)]
+mod against;
+mod axolotl;
 mod deepspeed;
 mod error;
 mod hf;
@@ -16,12 +20,16 @@ mod machine;
 mod maxtext;
 mod megatron;
 mod nanotron;
+mod nemo;
+mod plugin;
 mod settings;
 mod syntax;
 mod table;
 #[cfg(test)]
 mod tests;
 mod torchtitan;
+mod torchtune;
+mod whose;
 mod why;
 mod write;
 
@@ -41,6 +49,10 @@ pub const IMPORTERS: &[Importer] = &[
     deepspeed::IMPORTER,
     nanotron::IMPORTER,
     maxtext::IMPORTER,
+    accelerate::IMPORTER,
+    torchtune::IMPORTER,
+    axolotl::IMPORTER,
+    nemo::IMPORTER,
 ];
 
 /// Names of all importers.

@@ -51,7 +51,7 @@ pub const IMPORT: &str = help!(
     "  windtunnel import torchtitan llama3_8b.toml --on h100-sxm-80gb --nodes 8 --out my.toml
   windtunnel import torchtitan llama3_8b.toml training.local_batch_size=2 --on h200-sxm-141gb --nodes 1
   windtunnel import megatron pretrain.sh --on h100-sxm-80gb --nodes 8 -- --micro-batch-size 2",
-    "    0  the scenario was written, and can be run"
+    "    0  the scenario was written; a note says what of it cannot be simulated yet"
 );
 
 pub const IMPORT_LOG: &str = help!(

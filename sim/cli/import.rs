@@ -33,9 +33,6 @@ pub struct Args {
     /// The framework's release, where the file does not tell.
     #[arg(long, value_name = "RELEASE")]
     version: Option<String>,
-    /// A Hugging Face config.json, for a configuration that names no model.
-    #[arg(long, value_name = "FILE")]
-    model: Option<PathBuf>,
     /// Write the scenario to this file instead of printing it.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -67,6 +64,9 @@ pub struct On {
     /// Slices, where there are several.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=131_072))]
     slices: Option<u32>,
+    /// The model of an imported configuration that names none: a shipped one, or the path of a Hugging Face config.json.
+    #[arg(long, value_name = "MODEL")]
+    model: Option<String>,
 }
 
 impl On {
@@ -77,6 +77,7 @@ impl On {
             || self.chips.is_some()
             || self.slice.is_some()
             || self.slices.is_some()
+            || self.model.is_some()
     }
 
     fn machine(&self) -> Machine {
@@ -103,18 +104,21 @@ pub fn run(args: &Args) -> Outcome {
     let out = output(args.out.as_ref())?;
     let (file, text) = super::read_named(path, "configuration")?;
     let overrides = [args.keys.as_slice(), args.words.as_slice()].concat();
-    let model = args.model.as_ref().map(|path| path.display().to_string());
     let request = Request {
         file: &file,
         text: &text,
         overrides: &overrides,
         machine: args.machine.machine(),
         version: args.version.as_deref(),
-        model: model.as_deref(),
+        model: args.machine.model.as_deref(),
     };
-    let imported = import::import(importer, &request).map_err(Failure::input)?;
-    // What is written can be run: a scenario that is refused is no answer.
-    imported.scenario().map_err(Failure::input)?;
+    let mut imported = import::import(importer, &request).map_err(Failure::input)?;
+    // A scenario that is refused is no answer. One that is understood, and for whose parts there are no rules yet, says so.
+    let scenario = imported.scenario().map_err(Failure::input)?;
+    if let Some(why) = imported.not_simulated(&scenario) {
+        files::note(&format!("note: {why}"));
+        imported.note(why);
+    }
     imported.warnings().iter().for_each(|line| files::note(&format!("note: {line}")));
     match out {
         Some(file) => {
@@ -134,13 +138,14 @@ pub fn load(path: &Path, on: &On) -> Result<Scenario, Failure> {
     let Some(importer) = recognised(&file, &text)? else {
         if on.is_written() {
             let message = format!(
-                "{file} is a scenario, which names its machine itself: leave out --on, --nodes, --chips, --slice and --slices"
+                "{file} is a scenario, which names its machine and its model itself: leave out --on, --nodes, --chips, --slice, --slices and --model"
             );
             return Err(Failure::input(message));
         }
         return Scenario::proofread(&file, &text).map_err(Failure::input);
     };
-    let request = Request { file: &file, text: &text, machine: on.machine(), ..Request::default() };
+    let model = on.model.as_deref();
+    let request = Request { file: &file, text: &text, machine: on.machine(), model, ..Request::default() };
     let imported = import::import(importer, &request).map_err(Failure::input)?;
     let scenario = imported.scenario().map_err(Failure::input)?;
     files::note(&format!("note: {file} was read as a configuration of {} ({})", imported.of, imported.basis));

@@ -8,7 +8,6 @@ use std::sync::LazyLock;
 use toml::Value;
 
 use super::error::ImportError;
-use super::hf;
 use super::imported::Imported;
 use super::importer::{Importer, Request};
 use super::machine::{self, Kind};
@@ -16,7 +15,7 @@ use super::settings::{Raw, Settings};
 use super::syntax::{json, overrides};
 use super::table::Table;
 use super::why::{Found, Why};
-use crate::scenario::release_defaults;
+use super::{hf, plugin, whose};
 
 /// Reads DeepSpeed's configurations.
 pub const IMPORTER: Importer =
@@ -24,9 +23,6 @@ pub const IMPORTER: Importer =
 
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| toml::from_str(include_str!("tables/deepspeed.toml")).expect("a test reads every table"));
-
-/// Whose models they are.
-const RELEASE: &str = "transformers 5.23";
 
 fn sniff(text: &str) -> bool {
     let Ok(value) = serde_json::from_str::<serde_json::Value>(text) else { return false };
@@ -46,23 +42,10 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
     let mut out = Imported::of(&settings);
     out.put("runtime", "deepspeed-zero", Why::code("a configuration of DeepSpeed"));
     machine::put(&mut out, request, IMPORTER.name, Kind::Gpus)?;
-    let Some(path) = request.model else {
-        let remedy = "add --model config.json, the Hugging Face configuration of the model that is trained";
-        return Err(settings.missing("model", "the model, which DeepSpeed's configurations do not name", remedy));
-    };
-    let text = crate::files::text(std::path::Path::new(path)).map_err(|why| ImportError::Syntax {
-        place: path.to_owned(),
-        problem: format!("the model's configuration cannot be read: {why}"),
-        remedy: "write the path of a config.json behind --model".to_owned(),
-    })?;
-    let model = hf::model(&text, path)?;
-    out.put("model.huggingface", path, Why::code("--model"));
+    let model = whose::put(&mut out, request, None, "model")?;
     out.put("description", format!("{}, DeepSpeed", model.name), Why::code("--model"));
-    let read = |key: &str| key != "framework.experts" || model.experts().is_some();
-    for (key, value, source) in release_defaults(RELEASE, "deepspeed-zero").into_iter().filter(|(key, ..)| read(key)) {
-        out.put(&key, value, Why::code(source));
-    }
-    batch(&mut out, &settings)?;
+    plugin::classes(&mut out, &model, "deepspeed-zero");
+    batch(&mut out, &settings, &auto, machine::ranks(request))?;
     match settings.count("sequence_length")? {
         Some(found) => out.put("batch.sequence", found.value, found.why),
         None => hf::put_sequence(&mut out, &model, "the configuration does not say; add sequence_length=N"),
@@ -73,21 +56,32 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
     Ok(out.finish(&settings))
 }
 
-fn batch(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
-    let micro = settings.count("train_micro_batch_size_per_gpu")?;
+/// What the Trainer takes where neither it nor the configuration is told.
+const TRAINER: i64 = 8;
+
+fn batch(out: &mut Imported, settings: &Settings<'_>, auto: &[String], ranks: Option<i64>) -> Result<(), ImportError> {
+    let key = "train_micro_batch_size_per_gpu";
+    let micro = settings.count(key)?;
     let parts = settings.count("gradient_accumulation_steps")?;
     let all = settings.count("train_batch_size")?;
-    match (&micro, &all) {
-        (None, None) => {
-            let key = "train_micro_batch_size_per_gpu";
-            let remedy = "the configuration leaves it to the Trainer: add train_micro_batch_size_per_gpu=N";
-            return Err(settings.missing(key, "a whole number, 1 or more", remedy));
+    match (&micro, &all, ranks) {
+        (Some(found), ..) => out.put("batch.micro", found.value, found.why.clone()),
+        (None, Some(all), Some(ranks)) => {
+            let steps = parts.as_ref().map_or(1, |found| found.value);
+            let shares = ranks.saturating_mul(steps);
+            if all.value % shares != 0 {
+                let expected = format!("a multiple of {ranks} ranks × {steps} steps of accumulation");
+                return Err(settings.wrong("train_batch_size", &expected, "such a multiple, or another machine"));
+            }
+            let how = format!("over {ranks} ranks and {steps} steps of accumulation (deepspeed/runtime/config.py)");
+            out.put("batch.micro", all.value / shares, all.why.clone().so(&how));
         }
-        (Some(found), _) => out.put("batch.micro", found.value, found.why.clone()),
-        (None, Some(_)) => {
-            let key = "train_micro_batch_size_per_gpu";
-            let remedy =
-                "add train_micro_batch_size_per_gpu=N: train_batch_size alone leaves it to the number of ranks";
+        (None, ..) if auto.iter().any(|auto| auto == key) => {
+            let why = "auto: the Trainer's own default; add train_micro_batch_size_per_gpu=N to set it";
+            out.put("batch.micro", TRAINER, Why::code(why));
+        }
+        (None, ..) => {
+            let remedy = "add train_micro_batch_size_per_gpu=N";
             return Err(settings.missing(key, "a whole number, 1 or more", remedy));
         }
     }
@@ -96,7 +90,7 @@ fn batch(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError>
         (None, Some(found)) => out.put("batch.global", found.value, found.why),
         (None, None) => out.put("batch.accumulation", 1, Why::code("gradient_accumulation_steps is not set: 1")),
     }
-    let tensor = settings.count("tensor_parallel.autotp_size")?.filter(|found| found.value > 1);
+    let tensor = settings.integer("tensor_parallel.autotp_size")?.filter(|found| found.value > 1);
     if let Some(found) = tensor {
         let what = format!("DeepSpeed's automatic tensor parallelism over {} ranks", found.value);
         return Err(settings.unsupported("tensor_parallel.autotp_size", what, "remove tensor_parallel"));

@@ -1,10 +1,15 @@
 //! What came of a configuration: scenario keys with where they come from, and what was left aside.
 
+use std::collections::BTreeMap;
+use std::path::Path;
+
 use toml::Value;
 
 use super::error::ImportError;
 use super::settings::{Settings, Unmodelled};
 use super::why::{Found, Why};
+use crate::model::ModelConfig;
+use crate::model::huggingface::{self, Base, Inline};
 use crate::scenario::Scenario;
 
 /// A scenario key with its value and where that comes from.
@@ -73,6 +78,23 @@ impl Imported {
         self.entries.iter().find(|entry| entry.key == key).map(|entry| &entry.value)
     }
 
+    /// The model that was put so far: its name and keys of its config. None where there is none, or it cannot be read.
+    pub fn model(&self) -> Option<ModelConfig> {
+        let word = |key: &str| self.get(key).and_then(Value::as_str);
+        let mut keys = serde_json::Map::new();
+        for Entry { key, value, .. } in &self.entries {
+            if let Some(key) = key.strip_prefix("model.config.") {
+                keys.insert(key.to_owned(), huggingface::json(value));
+            }
+        }
+        let base = match (word("model.name"), word("model.huggingface")) {
+            (Some(name), _) => Base::Shipped(name),
+            (None, Some(path)) => Base::File(Path::new(path)),
+            (None, None) => Base::None,
+        };
+        huggingface::inline(&Inline { file: &self.file, keys, lines: BTreeMap::new() }, base).ok()
+    }
+
     /// A key's whole number, or one.
     pub fn degree(&self, key: &str) -> i64 {
         self.get(key).and_then(Value::as_integer).unwrap_or(1)
@@ -101,6 +123,12 @@ impl Imported {
         self.unknown.extend(left.unknown);
         self.idle.extend(left.idle);
         self
+    }
+
+    /// Says what a scenario of it has no rules for, so that a run of it is refused; none if it can be run.
+    pub fn not_simulated(&self, scenario: &Scenario) -> Option<String> {
+        let why = scenario.simulable().err()?.to_string();
+        Some(format!("A run of it is refused: {}.", why.lines().next().unwrap_or_default()))
     }
 
     /// The scenario, understood; or why it is refused.

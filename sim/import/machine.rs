@@ -5,6 +5,7 @@ use super::imported::Imported;
 use super::importer::Request;
 use super::why::Why;
 use crate::hardware::registry::registry;
+use crate::hardware::{Size, Topology};
 use crate::near::did_you_mean;
 
 /// What kind of machine a framework needs.
@@ -61,4 +62,14 @@ pub fn put(out: &mut Imported, request: &Request<'_>, framework: &'static str, k
         }
     }
     Ok(())
+}
+
+/// How many GPUs the machine of the command line has; none where it is no machine.
+pub fn ranks(request: &Request<'_>) -> Option<i64> {
+    let machine = &request.machine;
+    if let Some(chips) = machine.chips {
+        return Some(i64::from(chips));
+    }
+    let topology = Topology::load(machine.on.as_deref()?, &Size::Nodes(machine.nodes?)).ok()?;
+    Some(i64::from(topology.chips()))
 }

@@ -2,6 +2,8 @@
 //!
 //! Source: AI-Hypercomputer/maxtext, `src/maxtext/configs/base.yml`, `configs/types.py`, `utils/max_utils.py`.
 
+mod models;
+
 use std::sync::LazyLock;
 
 use toml::Value;
@@ -23,36 +25,6 @@ pub const IMPORTER: Importer =
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| toml::from_str(include_str!("tables/maxtext.toml")).expect("a test reads every table"));
 
-/// MaxText's models that are shipped here under another name.
-const MODELS: [(&str, &str); 26] = [
-    ("llama2-7b", "llama-2-7b"),
-    ("llama2-13b", "llama-2-13b"),
-    ("llama2-70b", "llama-2-70b"),
-    ("llama3-8b", "llama-3-8b"),
-    ("llama3-70b", "llama-3-70b"),
-    ("llama3.1-8b", "llama-3.1-8b"),
-    ("llama3.1-70b", "llama-3.1-70b"),
-    ("llama3.1-405b", "llama-3.1-405b"),
-    ("mistral-7b", "mistral-7b-v0.2"),
-    ("mixtral-8x7b", "mixtral-8x7b"),
-    ("mixtral-8x22b", "mixtral-8x22b"),
-    ("gemma-2b", "gemma-2b"),
-    ("gemma-7b", "gemma-7b"),
-    ("gemma2-2b", "gemma-2-2b"),
-    ("gemma2-9b", "gemma-2-9b"),
-    ("gemma3-12b", "gemma-3-12b"),
-    ("gpt3-175b", "gpt3-175b-nemo"),
-    ("deepseek2-16b", "deepseek-v2-lite"),
-    ("deepseek3-671b", "deepseek-v3"),
-    ("qwen3-0.6b", "qwen3-0.6b"),
-    ("qwen3-4b", "qwen3-4b"),
-    ("qwen3-8b", "qwen3-8b"),
-    ("qwen3-14b", "qwen3-14b"),
-    ("qwen3-32b", "qwen3-32b"),
-    ("gpt-oss-20b", "gpt-oss-20b"),
-    ("gpt-oss-120b", "gpt-oss-120b"),
-];
-
 /// Axes within a slice, and between slices.
 const AXES: [(&str, &str); 9] = [
     ("mesh.data", "ici_data_parallelism"),
@@ -65,6 +37,9 @@ const AXES: [(&str, &str); 9] = [
     ("mesh.dcn_data", "dcn_data_parallelism"),
     ("mesh.dcn_pipeline", "dcn_pipeline_parallelism"),
 ];
+
+/// The configuration that a script's command names.
+const CONFIG: &str = "base_config";
 
 fn sniff(text: &str) -> bool {
     text.contains("per_device_batch_size") && text.contains("max_target_length")
@@ -80,10 +55,7 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
     raw.extend(overrides::read(request.overrides));
     let settings = Settings::new(request.file, &TABLE, raw, request.version);
     let mut out = Imported::of(&settings);
-    if let Some(found) = settings.word("hardware")?.filter(|found| found.value.starts_with("gpu")) {
-        let remedy = "add hardware=tpu to see it on a TPU, or write a scenario of another framework for GPUs";
-        return Err(settings.unsupported("hardware", format!("MaxText on GPUs ({})", found.why), remedy));
-    }
+    on_gpus(&settings)?;
     out.put("runtime", "xla", Why::code("MaxText is compiled whole by XLA"));
     machine::put(&mut out, request, IMPORTER.name, Kind::Slices)?;
     model(&mut out, &settings)?;
@@ -92,6 +64,20 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
     compiled(&mut out, &settings)?;
     pipeline(&mut out, &settings)?;
     Ok(out.finish(&settings))
+}
+
+/// Refuses what is compiled for GPUs, and says what is missing.
+fn on_gpus(settings: &Settings<'_>) -> Result<(), ImportError> {
+    let hardware = settings.word("hardware")?.filter(|found| found.value.starts_with("gpu"));
+    let config = settings.word(CONFIG)?.filter(|found| found.value.starts_with("gpu/"));
+    let key = if hardware.is_some() { "hardware" } else { CONFIG };
+    let Some(found) = hardware.or(config) else { return Ok(()) };
+    let what = format!(
+        "MaxText on GPUs ({}): the fusions and the buffers of XLA:GPU, its collectives over NCCL, and cuDNN's attention under JAX: that",
+        found.why
+    );
+    let remedy = "add hardware=tpu to see it on a TPU, or write a scenario of another framework for GPUs";
+    Err(settings.unsupported(key, what, remedy))
 }
 
 /// Scales of base.yml's own model that are shipped here.
@@ -113,12 +99,10 @@ fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError>
         let changes = "another size than the named model's: memory and time";
         out.without("global_parameter_scale", &found.value.to_string(), &found.why.to_string(), changes);
     }
-    let Some((_, shipped)) = MODELS.iter().find(|(known, _)| *known == name.value) else {
-        let known: Vec<&str> = MODELS.iter().map(|(name, _)| *name).collect();
-        let remedy = format!("set it to one of {}", known.join(", "));
+    if !models::put(out, &name) {
+        let remedy = format!("set it to one of {}", models::known().join(", "));
         return Err(settings.unsupported("model_name", format!("MaxText's model {:?}", name.value), &remedy));
-    };
-    out.put("model.name", *shipped, name.why.clone());
+    }
     out.put("description", format!("{}, MaxText", name.value), name.why);
     Ok(())
 }
@@ -136,11 +120,19 @@ fn of_script(request: &Request<'_>) -> Result<Vec<Raw>, ImportError> {
     let words = command.map(Vec::as_slice).unwrap_or_default();
     let pairs = words.iter().filter_map(|word| Some((word, word.text.split_once('=')?)));
     let read = pairs.filter(|(word, (key, _))| !word.open && !key.starts_with('-') && !key.is_empty());
-    let raw = read.map(|(word, (key, value))| {
-        let value = overrides::scalar(value);
-        Raw { key: key.to_owned(), value, line: Some(word.line) }
-    });
-    Ok(raw.collect())
+    let mut raw: Vec<Raw> = read
+        .map(|(word, (key, value))| {
+            let value = overrides::scalar(value);
+            Raw { key: key.to_owned(), value, line: Some(word.line) }
+        })
+        .collect();
+    let config = words.iter().find(is_config).map(|word| (word.text.clone(), word.line));
+    raw.extend(config.map(|(text, line)| Raw {
+        key: CONFIG.to_owned(),
+        value: serde_json::Value::from(text),
+        line: Some(line),
+    }));
+    Ok(raw)
 }
 
 /// Chips of a slice: the product of its sides.

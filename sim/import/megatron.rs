@@ -4,8 +4,10 @@
 //! leaves out, windtunnel takes from the same release and lists by itself.
 
 mod arguments;
+mod mixture;
 mod model;
 mod parallel;
+mod pattern;
 
 use std::sync::LazyLock;
 
@@ -15,7 +17,7 @@ use super::error::ImportError;
 use super::imported::Imported;
 use super::importer::{Importer, Request};
 use super::machine::{self, Kind};
-use super::settings::Settings;
+use super::settings::{Raw, Settings};
 use super::table::Table;
 use super::why::{Found, Why};
 
@@ -27,12 +29,23 @@ pub const IMPORTER: Importer = Importer {
     read,
 };
 
-static TABLE: LazyLock<Table> =
+pub static TABLE: LazyLock<Table> =
     LazyLock::new(|| toml::from_str(include_str!("tables/megatron.toml")).expect("a test reads every table"));
 
 fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
     let (raw, branches) = arguments::read(request)?;
-    let settings = Settings::new(request.file, &TABLE, raw, request.version);
+    understood(request, &TABLE, IMPORTER.name, raw, branches)
+}
+
+/// The scenario of arguments, which `table` knows; `branches` are variables that a branch of a script assigns.
+pub fn understood(
+    request: &Request<'_>,
+    table: &Table,
+    importer: &'static str,
+    raw: Vec<Raw>,
+    branches: Vec<String>,
+) -> Result<Imported, ImportError> {
+    let settings = Settings::new(request.file, table, raw, request.version);
     let mut out = Imported::of(&settings);
     if let Some(found) = settings.word(arguments::PROGRAM)? {
         const OTHERS: [&str; 9] = ["bert", "t5", "mamba", "vision", "vlm", "retro", "ict", "mimo", "hybrid"];
@@ -46,16 +59,7 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
         out.note(format!("Conditions of the script are not evaluated. Its first assignment holds for {list}."));
     }
     out.put("runtime", "megatron", Why::code("arguments of Megatron-LM"));
-    let nodes = settings.count("nnodes")?;
-    let mut request = request.clone();
-    let machine = &request.machine;
-    if let (Some(found), true) = (nodes, machine.nodes.is_none() && machine.chips.is_none() && machine.on.is_some()) {
-        request.machine.nodes = u32::try_from(found.value).ok();
-        machine::put(&mut out, &request, IMPORTER.name, Kind::Gpus)?;
-        out.put("topology.nodes", found.value, found.why);
-    } else {
-        machine::put(&mut out, &request, IMPORTER.name, Kind::Gpus)?;
-    }
+    rented(&mut out, &settings, request, importer)?;
     model::model(&mut out, &settings)?;
     parallel::mesh(&mut out, &settings)?;
     parallel::pipeline(&mut out, &settings)?;
@@ -70,6 +74,32 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
     let name = out.get("model.name").and_then(Value::as_str).unwrap_or("a model").to_owned();
     out.put("description", format!("{}: Megatron-LM, {name}", request.file), Why::code("the file's name"));
     Ok(out.finish(&settings))
+}
+
+/// Writes the machine: as many nodes or GPUs as the launcher starts, where the command line does not say.
+fn rented(
+    out: &mut Imported,
+    settings: &Settings<'_>,
+    request: &Request<'_>,
+    importer: &'static str,
+) -> Result<(), ImportError> {
+    let (nodes, each) = (settings.count("nnodes")?, settings.count("nproc_per_node")?);
+    let mut request = request.clone();
+    let machine = &request.machine;
+    if machine.nodes.is_some() || machine.chips.is_some() || machine.on.is_none() {
+        return machine::put(out, &request, importer, Kind::Gpus);
+    }
+    let one = nodes.as_ref().is_none_or(|found| found.value == 1);
+    if let Some(found) = each.filter(|found| one && found.value < 8) {
+        request.machine.chips = u32::try_from(found.value).ok();
+        machine::put(out, &request, importer, Kind::Gpus)?;
+        out.put("topology.chips", found.value, found.why);
+        return Ok(());
+    }
+    request.machine.nodes = nodes.as_ref().and_then(|found| u32::try_from(found.value).ok());
+    machine::put(out, &request, importer, Kind::Gpus)?;
+    out.put_found("topology.nodes", nodes);
+    Ok(())
 }
 
 /// Writes a flag that the configuration states.
@@ -269,9 +299,12 @@ fn optimizer(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
         ("distributed_optimizer", "use_distributed_optimizer"),
         ("overlap_grad_reduce", "overlap_grad_reduce"),
         ("overlap_param_gather", "overlap_param_gather"),
-        ("align_param_gather", "align_param_gather"),
     ] {
         flag(out, settings, &format!("megatron.{key}"), source)?;
+    }
+    let aligns = settings.flag("align_param_gather")?.filter(|found| found.stated);
+    if settings.is_set("overlap_param_gather")? {
+        out.put_found("megatron.align_param_gather", aligns);
     }
     out.put_found("megatron.bucket_size", settings.count("ddp_bucket_size")?);
     let sharded = settings.flag("use_megatron_fsdp")?.filter(|found| found.value);

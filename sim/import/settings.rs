@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::error::ImportError;
-use super::table::Table;
+use super::table::{Default, Table};
 use super::why::{Found, Why};
 use crate::near::did_you_mean;
 
@@ -68,6 +68,7 @@ pub struct Settings<'s> {
     of: String,
     basis: String,
     given: BTreeMap<String, Setting>,
+    recipe: BTreeMap<String, Default>,
     asked: RefCell<BTreeSet<String>>,
 }
 
@@ -93,7 +94,14 @@ impl<'s> Settings<'s> {
             given.insert(name, Setting { written: key, value, line });
         }
         let of = format!("{} {version}", table.framework);
-        Settings { file, table, version, of, basis, given, asked: RefCell::default() }
+        Settings { file, table, version, of, basis, given, recipe: BTreeMap::new(), asked: RefCell::default() }
+    }
+
+    /// The same over values that the framework's own recipe has, each with where that is written.
+    #[must_use]
+    pub fn over(self, recipe: BTreeMap<String, Default>) -> Settings<'s> {
+        let named = recipe.into_iter().map(|(key, value)| (self.table.name(&key).into_owned(), value)).collect();
+        Settings { recipe: named, ..self }
     }
 
     /// The file.
@@ -141,6 +149,13 @@ impl<'s> Settings<'s> {
         self.given.get(key).is_some_and(|setting| !setting.value.is_null())
     }
 
+    /// Whether the configuration, or else the recipe below it, sets a key to nothing.
+    pub fn says_null(&self, key: &str) -> bool {
+        self.asked.borrow_mut().insert(key.to_owned());
+        let recipe = || self.recipe.get(key).is_some_and(|default| default.value.is_null());
+        self.given.get(key).map_or_else(recipe, |setting| setting.value.is_null())
+    }
+
     /// Keys of the configuration that begin so, without marking them as asked for.
     pub fn beginning<'k>(&'k self, start: &'k str) -> impl Iterator<Item = &'k str> {
         self.given.keys().map(String::as_str).filter(move |key| key.starts_with(start))
@@ -153,7 +168,7 @@ impl<'s> Settings<'s> {
             let why = Why::Stated { key: setting.written.clone(), place: self.comment_of(setting) };
             return (!setting.value.is_null()).then(|| Found { value: setting.value.clone(), why, stated: true });
         }
-        let default = self.table.default(&self.version, key)?;
+        let default = self.recipe.get(key).or_else(|| self.table.default(&self.version, key))?;
         let why = Why::Default { key: key.to_owned(), of: self.of.clone(), at: default.at.clone() };
         (!default.value.is_null()).then(|| Found { value: default.value.clone(), why, stated: false })
     }
@@ -283,7 +298,7 @@ impl<'s> Settings<'s> {
 
     /// What nobody asked for, by what the framework's table says of it.
     pub fn left(&self) -> Left {
-        let mut left = Left::default();
+        let mut left = <Left as std::default::Default>::default();
         let asked = self.asked.borrow();
         let (mut unknown, mut idle) = (0, 0);
         for (key, setting) in self.given.iter().filter(|(key, _)| !asked.contains(*key)) {

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 /// A file of `tables/`.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
     /// The framework's name.

@@ -25,6 +25,29 @@ const DEEPSPEED: &str = "{\n \"zero_optimization\": {\"stage\": 3, \"reduce_buck
                          \"bf16\": {\"enabled\": true},\n \"train_micro_batch_size_per_gpu\": 1,\n \
                          \"gradient_accumulation_steps\": 4,\n \"wall_clock_breakdown\": false\n}\n";
 
+const ACCELERATE: &str = "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\nfsdp_config:\n  fsdp_version: 2\n  \
+                          fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n  fsdp_reshard_after_forward: true\n  \
+                          fsdp_activation_checkpointing: true\n";
+
+const TORCHTUNE: &str = "model:\n  _component_: torchtune.models.llama3_1.llama3_1_8b\ntokenizer:\n  max_seq_len: 2048\ndataset:\n  \
+                         packed: true\nbatch_size: 2\ngradient_accumulation_steps: 4\noptimizer:\n  _component_: \
+                         torch.optim.AdamW\n  fused: true\n  lr: 2e-5\nloss:\n  _component_: \
+                         torchtune.modules.loss.CEWithChunkedOutputLoss\ndtype: bf16\ncompile: true\n\
+                         enable_activation_checkpointing: true\ncustom_sharded_layers: ['tok_embeddings', 'output']\n";
+
+const AXOLOTL: &str = "base_model: NousResearch/Meta-Llama-3.1-8B\nsequence_len: 4096\nmicro_batch_size: 1\n\
+                       gradient_accumulation_steps: 2\nsample_packing: true\nbf16: true\noptimizer: adamw_torch_fused\n\
+                       gradient_checkpointing: true\nfsdp_version: 2\nfsdp_config:\n  auto_wrap_policy: \
+                       TRANSFORMER_BASED_WRAP\n  reshard_after_forward: true\n";
+
+const NEMO: &str = "trainer:\n  devices: 8\n  num_nodes: 1\n  precision: bf16\n  gradient_clip_val: 1.0\nmodel:\n  \
+                    micro_batch_size: 1\n  global_batch_size: 128\n  tensor_model_parallel_size: 4\n  encoder_seq_length: 4096\n  \
+                    num_layers: 32\n  hidden_size: 4096\n  ffn_hidden_size: 14336\n  num_attention_heads: 32\n  \
+                    num_query_groups: 8\n  normalization: rmsnorm\n  bias: false\n  activation: fast-swiglu\n  \
+                    position_embedding_type: rope\n  share_embeddings_and_output_weights: false\n  transformer_engine: true\n  \
+                    sequence_parallel: true\n  data:\n    seq_length: ${model.encoder_seq_length}\n  optim:\n    name: \
+                    distributed_fused_adam\n";
+
 const HF: &str = include_str!("../../scenarios/models/llama-3.1-8b.json");
 
 /// The path of a model that is shipped.
@@ -42,6 +65,10 @@ fn small(importer: &Importer) -> (&'static str, &'static str, Machine) {
         "nanotron" => ("a.yaml", NANOTRON, gpus()),
         "deepspeed" => ("ds.json", DEEPSPEED, gpus()),
         "hf" => (MODEL, HF, gpus()),
+        "accelerate" => ("a.yaml", ACCELERATE, gpus()),
+        "torchtune" => ("a.yaml", TORCHTUNE, gpus()),
+        "axolotl" => ("a.yaml", AXOLOTL, gpus()),
+        "nemo" => ("a.yaml", NEMO, gpus()),
         "maxtext" => {
             let slice = Some("2x4".to_owned());
             ("a.yml", MAXTEXT, Machine { on: Some("tpu-v6e".to_owned()), slice, ..Machine::default() })
@@ -54,7 +81,7 @@ fn read(name: &str, text: &str, words: &[&str]) -> Result<Imported, ImportError>
     let importer = find(name).expect("it is registered");
     let (file, _, machine) = small(importer);
     let overrides: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-    let model = (name == "deepspeed").then_some(MODEL);
+    let model = matches!(name, "deepspeed" | "accelerate").then_some(MODEL);
     import(importer, &Request { file, text, overrides: &overrides, machine, model, ..Request::default() })
 }
 
@@ -216,6 +243,81 @@ fn fp16_of_deepspeed_is_named_and_taken_as_bf16() {
 }
 
 #[test]
+fn a_recipe_of_torchtitan_is_read_from_its_command_line() {
+    let line_of = "torchrun -m torchtitan.train --module llama3 --config llama3_8b --training.local_batch_size 2 --compile.enable";
+    let titan = read("torchtitan", line_of, &["--training.seq_len=4096"]).expect("it is read");
+    assert_eq!(titan.of, "torchtitan 0.3.0");
+    assert_eq!(line(&titan, "batch.micro"), "2 # training.local_batch_size, a.toml:1");
+    assert_eq!(line(&titan, "batch.sequence"), "4096 # training.seq_len, the command line");
+    let decay = line(&titan, "optimizer.weight_decay");
+    assert!(decay.contains("torchtitan/models/llama3/config_registry.py:184 (llama3_8b)"), "{decay}");
+    titan.scenario().expect("it is accepted");
+    let error = read("torchtitan", "--module llama3 --config llama3_9b", &[]).expect_err("there is none").to_string();
+    assert!(error.contains("did you mean \"llama3:llama3_8b\""), "{error}");
+}
+
+#[test]
+fn experts_and_latent_attention_of_any_sizes_are_keys_of_a_config() {
+    let words = "--num-experts 32 --moe-router-topk 4 --moe-ffn-hidden-size 1024 --moe-layer-freq ([0]*2+[1]*30) \
+                 --multi-latent-attention --kv-lora-rank 256 --moe-shared-expert-intermediate-size 2048 --vocab-size 1000 \
+                 --moe-router-score-function sigmoid";
+    let words: Vec<&str> = words.split_whitespace().collect();
+    let megatron = read("megatron", MEGATRON, &words).expect("it is read");
+    let model = megatron.model().expect("it is a model");
+    let experts = model.experts().expect("it has experts");
+    assert_eq!((experts.count, experts.top_k, experts.width, experts.shared), (32, 4, 1024, 2048));
+    assert_eq!((model.layers.count(), model.expert_blocks(), model.vocab), (32, 30, 1000));
+    assert_eq!(model.latent().map(|latent| (latent.rank, latent.query_rank)), Some((256, None)));
+    let error = read("megatron", MEGATRON, &[&words[..], &["--moe-layer-freq", "([0]*2+[1]*3)"]].concat());
+    let error = error.expect_err("it is too short").to_string();
+    assert!(error.contains("a list of 32 numbers"), "{error}");
+}
+
+#[test]
+fn a_layout_of_stages_is_a_list_of_layers() {
+    let words = ["--pipeline-model-parallel-size", "2", "--pipeline-model-parallel-layout", "Et*8|t*8|t*9|t*7L"];
+    let megatron = read("megatron", MEGATRON, &words).expect("it is read");
+    assert!(line(&megatron, "pipeline.layers").starts_with("[8, 8, 9, 7] #"), "{}", line(&megatron, "pipeline.layers"));
+    assert!(line(&megatron, "pipeline.virtual_stages").starts_with("2 #"));
+    let short = [&words[..3], &["Et*8|t*8L"]].concat();
+    let error = read("megatron", MEGATRON, &short).expect_err("layers are missing").to_string();
+    assert!(error.contains("a layout of 32 layers, and this one has 16"), "{error}");
+}
+
+#[test]
+fn adapters_and_replicas_are_refused_with_their_place() {
+    for (name, word, what) in [
+        (
+            "torchtune",
+            "model._component_=torchtune.models.llama3_1.lora_llama3_1_8b",
+            "an adapter beside frozen weights",
+        ),
+        ("axolotl", "adapter=qlora", "an adapter beside frozen weights (qlora)"),
+        ("axolotl", "load_in_4bit=true", "weights that are kept in 4 or 8 bits"),
+        ("axolotl", "deepspeed=zero3.json", "names a file of DeepSpeed"),
+        ("axolotl", "base_model=org/unheard-of", "which is no shipped model"),
+        ("accelerate", "distributed_type=MULTI_GPU", "replicas of the whole model (DDP)"),
+        ("accelerate", "mixed_precision=fp8", "mixed_precision fp8"),
+        ("maxtext", "hardware=gpu", "MaxText on GPUs"),
+    ] {
+        let importer = find(name).expect("it is registered");
+        let error = read(name, small(importer).1, &[word]).expect_err(word).to_string();
+        assert!(error.contains(what) && error.contains("is not simulated"), "{word}: {error}");
+    }
+}
+
+#[test]
+fn accelerates_own_section_of_deepspeed_is_read() {
+    let text = "distributed_type: DEEPSPEED\nmixed_precision: bf16\ndeepspeed_config:\n  zero_stage: 3\n  offload_optimizer_device: \
+                cpu\n  gradient_accumulation_steps: 4\n  gradient_clipping: 1.0\n";
+    let zero = read("accelerate", text, &["per_device_train_batch_size=2"]).expect("it is read");
+    assert_eq!(line(&zero, "runtime"), "\"deepspeed-zero\" # distributed_type: DEEPSPEED");
+    assert_eq!(line(&zero, "batch.accumulation"), "4 # deepspeed_config.gradient_accumulation_steps, a.yaml:6");
+    assert_eq!(line(&zero, "batch.micro"), "2 # per_device_train_batch_size, the command line");
+    zero.scenario().expect("it is accepted");
+}
+
+#[test]
 fn an_axis_of_maxtext_that_is_left_open_has_the_chips_that_others_leave() {
     let maxtext = read("maxtext", MAXTEXT, &["ici_tensor_parallelism=2"]).expect("it is read");
     assert_eq!(maxtext.get("mesh.fsdp").and_then(toml::Value::as_integer), Some(4));
@@ -265,6 +367,10 @@ fn wrong_types_name_the_key_and_what_it_should_be() {
         ("nanotron", "parallelism.dp", "parallelism.dp=0"),
         ("deepspeed", "zero_optimization.overlap_comm", "zero_optimization.overlap_comm=2"),
         ("maxtext", "per_device_batch_size", "per_device_batch_size=0.3"),
+        ("accelerate", "fsdp_config.version", "fsdp_config.version=3"),
+        ("torchtune", "batch_size", "batch_size=0"),
+        ("axolotl", "micro_batch_size", "micro_batch_size=-1"),
+        ("nemo", "num_layers", "model.num_layers=many"),
     ];
     for (name, key, word) in cases {
         let importer = find(name).expect("it is registered");

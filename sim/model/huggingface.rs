@@ -25,9 +25,11 @@ mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
 mod ignored;
+mod inline;
 mod keys;
 mod limits;
 mod llama;
+mod llama4;
 mod maxtext;
 mod mistral;
 mod mixtral;
@@ -49,7 +51,8 @@ use serde_json::Value;
 
 use decoder::Decoder;
 pub use error::ModelError;
-use keys::Keys;
+pub use inline::{Base, Inline, inline, json};
+use keys::{Keys, Places};
 pub use shipped::shipped;
 
 use crate::model::{ModelConfig, Position};
@@ -93,6 +96,7 @@ const ARCHITECTURES: &[Architecture] = &[
     dense("falcon", "FalconConfig", falcon::read),
     dense("maxtext", "MaxText's base.yml of 2023", maxtext::read),
     sparse("mixtral", "MixtralConfig", mixtral::read),
+    sparse("llama4_text", "Llama4TextConfig", llama4::read),
     sparse("qwen3_moe", "Qwen3MoeConfig", qwen::read_qwen3_moe),
     sparse("deepseek_v2", "DeepseekV2Config", deepseek::read_v2),
     sparse("deepseek_v3", "DeepseekV3Config", deepseek::read_v3),
@@ -114,30 +118,34 @@ pub fn parse(text: &str, file_name: &str) -> Result<ModelConfig, ModelError> {
     let Value::Object(map) = &value else {
         return Err(ModelError::NotAnObject { file: file_name.into(), found: keys::kind(&value) });
     };
-    let keys = Keys::new(map, text, file_name);
+    understood(&Keys::new(map, Places::Json(text), file_name), file_name)
+}
+
+/// The model that keys describe.
+fn understood(keys: &Keys<'_>, file_name: &str) -> Result<ModelConfig, ModelError> {
     let written = keys.peek("model_type").and_then(Value::as_str);
     let known_type = |a: &&Architecture| Some(a.model_type) == written;
-    refuse::check(&keys, ARCHITECTURES.iter().find(known_type).is_some_and(|a| a.sparse))?;
+    refuse::check(keys, ARCHITECTURES.iter().find(known_type).is_some_and(|a| a.sparse))?;
     let Some(model_type) = keys.word("model_type")? else {
         return Err(keys.missing("model_type", &format!("one of {}", known()), "copy it from the model's config.json"));
     };
     let Some(architecture) = ARCHITECTURES.iter().find(|a| a.model_type == model_type) else {
-        return Err(refuse::unknown(&keys, model_type, known()));
+        return Err(refuse::unknown(keys, model_type, known()));
     };
-    let decoder = (architecture.read)(&keys)?;
-    let dropout = dropout::read(&keys, model_type)?;
-    refuse::ahead(&keys, &decoder)?;
-    fits::check(&keys, &decoder)?;
+    let decoder = (architecture.read)(keys)?;
+    let dropout = dropout::read(keys, model_type)?;
+    refuse::ahead(keys, &decoder)?;
+    fits::check(keys, &decoder)?;
     let mut model = decoder.model();
     model.model_type = architecture.model_type;
     model.dropout = dropout;
     if !matches!(model.position, Position::Learned { .. }) {
         model.context = keys.peek("max_position_embeddings").and_then(Value::as_u64);
     }
-    model.name = name(&keys, file_name)?;
+    model.name = name(keys, file_name)?;
     model.source = keys.word("_source")?.unwrap_or(file_name).to_string();
-    model.notes.extend(refuse::notes(&keys, architecture.class));
-    refuse::left(&keys, architecture.class)?;
+    model.notes.extend(refuse::notes(keys, architecture.class));
+    refuse::left(keys, architecture.class)?;
     Ok(model)
 }
 

@@ -117,8 +117,9 @@ fn instead(batch: &written::Batch, seq: u64, sequences: u64) -> String {
 fn replicas(scenario: &written::Scenario, topology: &Topology) -> Option<u64> {
     let mesh = scenario.mesh.get_ref();
     let axes = [&mesh.tp, &mesh.cp, &mesh.pp];
-    let sizes = axes.into_iter().map(|at| at.as_ref().map_or(Some(1), |at| u64::try_from(*at.get_ref()).ok()));
-    let model = sizes.product::<Option<u64>>().filter(|&size| size > 0)?;
+    let mut sizes = axes.into_iter().map(|at| at.as_ref().map_or(Some(1), |at| u64::try_from(*at.get_ref()).ok()));
+    // A degree may be any number here: it is checked against its bounds where the mesh is read.
+    let model = sizes.try_fold(1u64, |all, size| all.checked_mul(size?)).filter(|&size| size > 0)?;
     let chips = u64::from(topology.chips());
     chips.is_multiple_of(model).then(|| chips / model)
 }

@@ -1,5 +1,6 @@
 //! The table `[model]` as understood: a shipped model or a config, and what the run changes in it.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use toml::Spanned;
@@ -9,7 +10,7 @@ use super::error::ScenarioError;
 use super::paths::relative;
 use super::reader::{MOST_SEQUENCE, Reader};
 use super::written;
-use crate::model::huggingface::ModelError;
+use crate::model::huggingface::{Base, Inline, ModelError};
 use crate::model::layer::MOST_LAYERS;
 use crate::model::routing::Load;
 use crate::model::{FeedForward, Mixer, ModelConfig, Position, huggingface};
@@ -38,23 +39,54 @@ fn shipped(reader: &Reader<'_>, name: &Spanned<String>) -> Result<Result<ModelCo
     Err(reader.unknown(name, problem, remedy))
 }
 
+/// The model that a scenario names, or whose config it writes.
+fn loaded(reader: &Reader<'_>, written: &Spanned<written::Model>) -> Result<ModelConfig, ScenarioError> {
+    let at = written.get_ref();
+    if let (Some(_), Some(_)) = (&at.name, &at.huggingface) {
+        let problem = "a model is named or read from a Hugging Face config, exactly one of the two";
+        return Err(reader.plan(written, problem, "remove model.name, or remove model.huggingface"));
+    }
+    let failed = |problem, place| ScenarioError::Model { problem: Box::new(problem), place };
+    let path = at.huggingface.as_ref().map(|path| relative(reader.file, path.get_ref()));
+    if let Some(config) = at.config.as_ref().filter(|config| !config.is_empty()) {
+        let base = match (&at.name, &path) {
+            (Some(name), _) => {
+                let _ = shipped(reader, name)?;
+                Base::Shipped(name.get_ref())
+            }
+            (None, Some(path)) => Base::File(Path::new(path)),
+            (None, None) => Base::None,
+        };
+        let (mut keys, mut lines, mut first) = (serde_json::Map::new(), BTreeMap::new(), usize::MAX..usize::MAX);
+        for (key, value) in config {
+            if value.span().start < first.start {
+                first = value.span();
+            }
+            lines.insert(key.clone(), reader.place(value).line);
+            keys.insert(key.clone(), huggingface::json(value.get_ref()));
+        }
+        let inline = Inline { file: reader.file, keys, lines };
+        let place = || reader.place(&Spanned::new(first.clone(), ()));
+        return huggingface::inline(&inline, base).map_err(|problem| failed(problem, place()));
+    }
+    match (&at.name, &at.huggingface, path) {
+        (Some(name), ..) => shipped(reader, name)?.map_err(|problem| failed(problem, reader.place(name))),
+        (None, Some(named), Some(path)) => {
+            huggingface::load(Path::new(&path)).map_err(|problem| failed(problem, reader.place(named)))
+        }
+        _ => {
+            let problem = "a model is named or read from a Hugging Face config, exactly one of the two";
+            let remedy = "write model.name = \"llama-3.1-8b\", model.huggingface with the path of a config.json, or the \
+                          config's keys below [model.config]";
+            Err(reader.plan(written, problem, remedy))
+        }
+    }
+}
+
 /// The model of a scenario, with what the run changes in it.
 pub(super) fn model(reader: &mut Reader<'_>, written: &Spanned<written::Model>) -> Result<ModelConfig, ScenarioError> {
     let at = written.get_ref();
-    let (named, loaded) = match (&at.name, &at.huggingface) {
-        (Some(name), None) => (name, shipped(reader, name)?),
-        (None, Some(path)) => (path, huggingface::load(Path::new(&relative(reader.file, path.get_ref())))),
-        _ => {
-            let problem = "a model is named or read from a Hugging Face config, exactly one of the two";
-            let remedy = match at.name {
-                Some(_) => "remove model.name, or remove model.huggingface",
-                None => "write model.name = \"llama-3.1-8b\", or model.huggingface with the path of a config.json",
-            };
-            return Err(reader.plan(written, problem, remedy));
-        }
-    };
-    let mut model =
-        loaded.map_err(|problem| ScenarioError::Model { problem: Box::new(problem), place: reader.place(named) })?;
+    let mut model = loaded(reader, written)?;
     if let Some(layers) = &at.layers {
         model.layers.resize(reader.count("model.layers", layers, 1, MOST_LAYERS as i64)?);
     }
@@ -233,6 +265,44 @@ mod tests {
             resized.name.clone_from(&named.name);
             resized.source.clone_from(&named.source);
             assert_eq!(resized, named, "{sizes}");
+        }
+    }
+
+    #[test]
+    fn a_config_in_the_scenario_makes_the_model_that_its_file_makes() {
+        for name in ["llama-3.1-8b", "deepseek-v3", "gpt-oss-20b", "gpt2-xl"] {
+            let text = crate::model::huggingface::shipped(name).expect("it is shipped");
+            let config: serde_json::Map<String, serde_json::Value> = serde_json::from_str(text).expect("it is JSON");
+            let written = |value: &serde_json::Value| match value {
+                serde_json::Value::Null => "\"null\"".to_owned(),
+                value => toml::Value::try_from(value).expect("TOML has it").to_string(),
+            };
+            let lines: Vec<String> = config.iter().map(|(key, value)| format!("{key} = {}", written(value))).collect();
+            let inline = parse(&format!("[model.config]\n{}", lines.join("\n"))).expect("it is read");
+            let named = parse(&format!("name = \"{name}\"")).expect("it is read");
+            let (mut inline, named) = (inline.job.model().clone(), named.job.model().clone());
+            (inline.name, inline.source) = (named.name.clone(), named.source.clone());
+            assert_eq!(inline, named, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_config_changes_the_named_model_and_errors_name_its_line() {
+        let changes = "name = \"deepseek-v3\"\nconfig.num_hidden_layers = 4\nconfig.n_routed_experts = 64";
+        let model = parse(changes).expect("it is read").job.model().clone();
+        assert_eq!((model.layers.count(), model.experts().map(|experts| experts.count)), (4, Some(64)));
+        assert_eq!(model.name, "deepseek-v3, 4 × 7168");
+        for (config, words) in [
+            ("name = \"deepseek-v3\"\nconfig.model_type = \"llama\"", "sizes.toml:7: \"model_type\" is \"llama\""),
+            ("name = \"llama-3.1-8b\"\nconfig.hidden_size = -1", "sizes.toml:7: \"hidden_size\" is -1"),
+            ("config.model_type = \"llama\"\nconfig.vocab_size = 1", "is missing: expected"),
+            ("config.hidden_size = 4096", "\"model_type\" is missing"),
+            ("name = \"llama-3.1-8b\"\nconfig.hidden_sizes = 1", "hidden_sizes"),
+            ("huggingface = \"nowhere.json\"\nconfig.hidden_size = 64", "cannot read nowhere.json"),
+            ("config.hidden_size = 1979-05-27", "model_type"),
+        ] {
+            let error = parse(config).expect_err(config);
+            assert!(error.contains(words) && error.contains("sizes.toml:"), "{config}: {error}");
         }
     }
 

@@ -39,6 +39,8 @@ pub use sharding::{BackwardPrefetch, Fsdp, Fsdp1, Override, Reshard, ReshardAfte
 pub use xla::{Eight, ExpertExchange, Moment, Xla, XlaAttention};
 pub use zero::{Device as ZeroDevice, OffloadOptimizer, OffloadParam, Zero};
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -163,6 +165,8 @@ pub struct Model {
     pub name: Option<Spanned<String>>,
     /// The path of a Hugging Face `config.json`, relative to the scenario.
     pub huggingface: Option<Spanned<String>>,
+    /// Keys of a `config.json`: the whole model, or what differs from the named one.
+    pub config: Option<BTreeMap<String, Spanned<toml::Value>>>,
     /// Blocks, where the run has other than the model: a proxy of it, or one of its family.
     pub layers: Option<Spanned<i64>>,
     /// Width, of one of the family. Heads then have what divides it.

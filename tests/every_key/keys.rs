@@ -11,7 +11,7 @@ use crate::make::{FILE, TINY};
 pub const WORD: &str = "zzz";
 
 /// Values that take no word of a list: names, sizes with units, tables.
-const OTHERS: [(&str, &[&str]); 55] = [
+const OTHERS: [(&str, &[&str]); 56] = [
     ("activation_checkpointing.policy", &["'none'", "'full'", "'selective_op'", "{ every = 2 }", "{ first = 1 }"]),
     ("batch.global", &["8", "16", "32", "64"]),
     ("batch.global_tokens", &["1024", "4096", "8192", "32768", "65536"]),
@@ -50,6 +50,7 @@ const OTHERS: [(&str, &[&str]); 55] = [
     ("megatron.recompute_modules", &["['core_attn']", "['layernorm']", "['mlp']", "['moe_act']", "['moe']"]),
     ("megatron.cuda_graph_scope", &["['attn']", "['full_iteration']", "['mlp']", "[]"]),
     ("mesh.dcn_data", &["1", "2"]),
+    ("model.config", &["{ num_hidden_layers = 2 }"]),
     ("model.huggingface", &["'config.json'"]),
     ("model.name", &["'llama-3.1-8b'"]),
     ("optimizer.implementation", &["'fused'", "'foreach'", "'for_loop'"]),

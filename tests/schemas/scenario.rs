@@ -56,6 +56,7 @@ fn told(words: &str) -> Value {
         "false" => json!({"const": false}),
         "a number of ranks" | "a number of steps" | "a number of nodes" => json!({"type": "integer"}),
         "a time" => json!({"type": "string", "examples": ["30 min"]}),
+        "a table with keys of a Hugging Face config.json" => json!({"type": "object"}),
         "a rank with its pace" => a_slow_rank(),
         "a list of ranks with their paces" => json!({"type": "array", "items": a_slow_rank()}),
         word => match word.strip_prefix('"').and_then(|word| word.strip_suffix('"')) {

@@ -54,7 +54,10 @@ fn of_test(request: &Request<'_>) -> Result<Vec<Raw>, ImportError> {
         let argument = key.strip_prefix(TEST).and_then(|key| key.strip_prefix('.'));
         if let Some(key) = argument {
             let value = match value {
-                Value::String(text) if text.contains('$') => Value::String(OPEN.to_owned()),
+                // Of a path the name may be known, and the folder not.
+                Value::String(text) if text.rsplit('/').next().is_some_and(|name| name.contains('$')) => {
+                    Value::String(OPEN.to_owned())
+                }
                 // An argument of several words stands in one line.
                 Value::String(text) if text.contains(' ') && !text.contains('[') => {
                     Value::Array(text.split_whitespace().map(scalar).collect())

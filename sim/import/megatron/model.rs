@@ -2,12 +2,11 @@
 
 use toml::Value;
 
+use super::mixture::{self, Sizes};
 use crate::import::error::ImportError;
 use crate::import::imported::Imported;
 use crate::import::settings::Settings;
 use crate::import::why::{Found, Why};
-use crate::model::ModelConfig;
-use crate::model::huggingface::shipped;
 
 /// Makes of dense models: what the arguments say, and a shipped model that is made so.
 const LLAMA: &str = "llama-3-8b";
@@ -36,53 +35,35 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
         settings.count("make_vocab_size_divisible_by")?.filter(|f| f.stated),
     );
     out.put_found("megatron.mtp_num_layers", settings.count("mtp_num_layers")?);
-    let mixture = [
-        settings.count("moe_ffn_hidden_size")?,
-        settings.count("moe_router_topk")?,
-        settings.count("moe_shared_expert_intermediate_size")?,
-    ];
+    let ffn = match ffn {
+        Some(found) => found,
+        None => feed_forward(settings, &width)?,
+    };
+    let untied = tied.as_ref().is_some_and(|found| found.value);
     if experts.is_some() || latent {
-        let alike = alike(&width, &heads, experts.as_ref(), &mixture, latent);
-        let Some(name) = alike else {
-            let what = "a mixture of experts or latent attention of sizes that no shipped model has";
-            let remedy =
-                "write its Hugging Face config.json and a scenario with model.huggingface (windtunnel import hf)";
-            return Err(settings.unsupported(
-                if experts.is_some() { "num_experts" } else { "multi_latent_attention" },
-                what,
-                remedy,
-            ));
-        };
-        let why = width.why.clone().so("a shipped model of these sizes");
-        out.put("model.name", name, why);
-        out.put("model.layers", layers.value, layers.why);
-    } else {
-        out.put("model.name", make.0, make.1);
-        out.put("model.layers", layers.value, layers.why);
-        out.put("model.hidden", width.value, width.why.clone());
-        out.put("model.heads", heads.value, heads.why.clone());
-        match groups {
-            Some(found) => out.put("model.kv_heads", found.value, found.why),
-            None => out.put("model.kv_heads", heads.value, Why::code("no --group-query-attention: as many as heads")),
-        }
-        if let Some(found) = channels.filter(|found| found.value.checked_mul(heads.value) != Some(width.value)) {
-            let changes = "heads are not as wide as the model's width divided by them: matmuls of attention";
-            out.without("kv_channels", &found.value.to_string(), &found.why.to_string(), changes);
-        }
-        match ffn {
-            Some(found) => out.put("model.ffn", found.value, found.why),
-            None if settings.is_set("swiglu")? => {
-                let value = width.value.saturating_mul(4).saturating_mul(2) / 3 / 64 * 64;
-                out.put("model.ffn", value, Why::code("arguments.py: int(4 · hidden · 2/3 / 64) · 64 under --swiglu"));
-            }
-            None => out.put("model.ffn", width.value.saturating_mul(4), Why::code("arguments.py: 4 · hidden")),
-        }
-        if let (Some(found), true) = (positions, make.0 == GPT) {
-            out.put("model.positions", found.value, found.why);
-        }
-        if let Some(found) = tied {
-            out.put("model.tied_head", !found.value, found.why);
-        }
+        let qk_norm = settings.is_set("qk_layernorm")?;
+        let sizes = Sizes { layers, width, heads, groups, channels, ffn, experts, latent, qk_norm, untied };
+        mixture::model(out, settings, sizes)?;
+        return words(out, vocabulary);
+    }
+    out.put("model.name", make.0, make.1);
+    out.put("model.layers", layers.value, layers.why);
+    out.put("model.hidden", width.value, width.why.clone());
+    out.put("model.heads", heads.value, heads.why.clone());
+    match groups {
+        Some(found) => out.put("model.kv_heads", found.value, found.why),
+        None => out.put("model.kv_heads", heads.value, Why::code("no --group-query-attention: as many as heads")),
+    }
+    if let Some(found) = channels.filter(|found| found.value.checked_mul(heads.value) != Some(width.value)) {
+        let changes = "heads are not as wide as the model's width divided by them: matmuls of attention";
+        out.without("kv_channels", &found.value.to_string(), &found.why.to_string(), changes);
+    }
+    out.put("model.ffn", ffn.value, ffn.why);
+    if let (Some(found), true) = (positions, make.0 == GPT) {
+        out.put("model.positions", found.value, found.why);
+    }
+    if let Some(found) = tied {
+        out.put("model.tied_head", !found.value, found.why);
     }
     match vocabulary {
         Some(found) => out.put("model.vocab", found.value, found.why),
@@ -93,6 +74,30 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
             ));
         }
     }
+    Ok(())
+}
+
+/// The feed-forward's width where no argument says it.
+fn feed_forward(settings: &Settings<'_>, width: &Found<i64>) -> Result<Found<i64>, ImportError> {
+    let (value, how) = if settings.is_set("swiglu")? {
+        let value = width.value.saturating_mul(4).saturating_mul(2) / 3 / 64 * 64;
+        (value, "arguments.py: int(4 · hidden · 2/3 / 64) · 64 under --swiglu")
+    } else {
+        (width.value.saturating_mul(4), "arguments.py: 4 · hidden")
+    };
+    Ok(Found { value, why: Why::code(how), stated: false })
+}
+
+/// Writes how many words a model of a config has.
+fn words(out: &mut Imported, vocabulary: Option<Found<i64>>) -> Result<(), ImportError> {
+    const KEY: &str = "model.config.vocab_size";
+    if let Some(found) = vocabulary {
+        out.put(KEY, found.value, found.why);
+        return Ok(());
+    }
+    let (name, words) = mixture::words_alike(out).unwrap_or((LLAMA, 128_256));
+    out.put(KEY, i64::try_from(words).unwrap_or(i64::MAX), Why::code(format!("the arguments do not say: {name}'s")));
+    out.note(format!("The arguments do not say how many words there are: {name}'s. Add --vocab-size N to set it."));
     Ok(())
 }
 
@@ -163,34 +168,4 @@ fn vocabulary(settings: &Settings<'_>) -> Result<Option<Found<i64>>, ImportError
         Some(Found { value: *words, why: found.why.so("the words of that tokenizer"), stated: true })
     });
     Ok(named)
-}
-
-/// The shipped model with these sizes of experts and attention, whatever its layers.
-fn alike(
-    width: &Found<i64>,
-    heads: &Found<i64>,
-    experts: Option<&Found<i64>>,
-    mixture: &[Option<Found<i64>>; 3],
-    latent: bool,
-) -> Option<&'static str> {
-    let is = |stated: &Option<Found<i64>>, own: u64| {
-        stated.as_ref().is_none_or(|found| u64::try_from(found.value) == Ok(own))
-    };
-    let fits = |model: &ModelConfig| {
-        let own = model.experts();
-        let sizes = u64::try_from(width.value) == Ok(model.width) && u64::try_from(heads.value) == Ok(model.heads());
-        let mixed = match (experts, own) {
-            (Some(count), Some(own)) => {
-                let [width, top_k, shared] = mixture;
-                u64::try_from(count.value) == Ok(own.count)
-                    && is(width, own.width)
-                    && is(top_k, own.top_k)
-                    && is(shared, own.shared)
-            }
-            (None, None) => true,
-            _ => false,
-        };
-        sizes && mixed && model.latent().is_some() == latent
-    };
-    shipped::names().find(|name| shipped::named(name).is_ok_and(|model| fits(&model)))
 }

@@ -2,14 +2,15 @@
 
 use toml::Value;
 
+use super::pattern;
 use crate::import::error::ImportError;
 use crate::import::imported::Imported;
 use crate::import::settings::Settings;
-use crate::import::why::Why;
-use crate::model::huggingface::shipped;
+use crate::import::why::{Found, Why};
 
 /// Writes `[mesh]`, and what goes with an axis.
 pub fn mesh(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
+    let mixed = settings.count("num_experts")?.is_some_and(|found| found.value > 1);
     for (key, source) in [
         ("mesh.tp", "tensor_model_parallel_size"),
         ("mesh.pp", "pipeline_model_parallel_size"),
@@ -18,6 +19,13 @@ pub fn mesh(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErr
         ("mesh.etp", "expert_tensor_parallel_size"),
     ] {
         let found = settings.degree(source)?;
+        let spreads = matches!(key, "mesh.ep" | "mesh.etp");
+        if spreads && !mixed {
+            if key == "mesh.ep" && found.value > 1 {
+                out.note(format!("{} has no effect: the model has no experts.", found.why));
+            }
+            continue;
+        }
         // A mesh names one axis at least.
         if found.value > 1 || key == "mesh.tp" || key == "mesh.etp" && found.stated {
             out.put(key, found.value, found.why);
@@ -59,9 +67,13 @@ pub fn pipeline(out: &mut Imported, settings: &Settings<'_>) -> Result<(), Impor
     let loss = settings.flag("account_for_loss_in_pipeline_split")?.filter(|found| found.value);
     let overlap = settings.flag("overlap_p2p_comm")?.filter(|found| found.stated);
     let _ = settings.flag("scatter_gather_tensors_in_pipeline")?;
+    let laid_out = settings.word("pipeline_model_parallel_layout")?;
     let pp = out.degree("mesh.pp");
     if pp < 2 {
         return Ok(());
+    }
+    if let Some(found) = laid_out {
+        return layout(out, settings, found);
     }
     let layers = layers(out);
     let counted = layers + i64::from(embedding.is_some()) + i64::from(loss.is_some());
@@ -93,9 +105,7 @@ pub fn pipeline(out: &mut Imported, settings: &Settings<'_>) -> Result<(), Impor
         (None, None) => None,
         (first, last) => {
             let rest = (counted - cut).checked_div(between).unwrap_or(0) / stages;
-            let part = |found: &Option<crate::import::why::Found<i64>>| {
-                found.as_ref().map_or(rest, |found| found.value / stages)
-            };
+            let part = |found: &Option<Found<i64>>| found.as_ref().map_or(rest, |found| found.value / stages);
             let why = [first, last].into_iter().flatten().map(|found| found.why.clone()).reduce(|a, b| a.and(&b));
             let all = (0..stages).flat_map(|_| {
                 (0..pp).map(|rank| {
@@ -129,12 +139,29 @@ pub fn pipeline(out: &mut Imported, settings: &Settings<'_>) -> Result<(), Impor
     Ok(())
 }
 
+/// Writes the stages of `pipeline_model_parallel_layout`.
+fn layout(out: &mut Imported, settings: &Settings<'_>, found: Found<String>) -> Result<(), ImportError> {
+    let key = "pipeline_model_parallel_layout";
+    let pp = out.degree("mesh.pp");
+    let expected = format!("a layout such as Et*2|(tt|)*5t|tmL, whose stages are a multiple of {pp} ranks");
+    let stages = pattern::layout(&found.value).filter(|stages| stages.len() as i64 % pp == 0);
+    let stages =
+        stages.ok_or_else(|| settings.wrong(key, &expected, "one stage after the other, with | between them"))?;
+    let sum: i64 = stages.iter().sum();
+    if sum != layers(out) {
+        let expected = format!("a layout of {} layers, and this one has {sum}", layers(out));
+        return Err(settings.wrong(key, &expected, "a t for each layer"));
+    }
+    let each = stages.len() as i64 / pp;
+    if each > 1 {
+        out.put("pipeline.virtual_stages", each, found.why.clone());
+    }
+    out.put("pipeline.layers", Value::Array(stages.into_iter().map(Value::Integer).collect()), found.why);
+    Ok(())
+}
+
 /// Layers of the model that was put.
 fn layers(out: &Imported) -> i64 {
-    let stated = out.get("model.layers").and_then(Value::as_integer);
-    let named = || {
-        let name = out.get("model.name").and_then(Value::as_str)?;
-        i64::try_from(shipped::named(name).ok()?.layers.count()).ok()
-    };
-    stated.or_else(named).unwrap_or(1)
+    let stated = ["model.layers", "model.config.num_hidden_layers"].iter().find_map(|key| out.get(key)?.as_integer());
+    stated.unwrap_or(1)
 }

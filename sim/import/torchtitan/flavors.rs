@@ -1,22 +1,21 @@
-//! torchtitan's model flavors, as shipped models or as members of their families.
-//!
-//! Source: torchtitan 0.2.2, `torchtitan/models/{llama3,qwen3,deepseek_v3,gpt_oss}/__init__.py`.
+//! torchtitan's model flavors, as shipped models or as their config's keys (`tables/torchtitan-flavors.toml`).
 
-use toml::Value;
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
 
 use crate::import::error::ImportError;
 use crate::import::imported::Imported;
 use crate::import::settings::Settings;
 use crate::import::why::Why;
-use crate::model::huggingface::shipped;
 
-/// A flavor: torchtitan's model and flavor, the shipped model, and what attention of it is.
-type Flavor = (&'static str, &'static str, &'static str, Attention);
-
-/// What runs attention, where a flavor says.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// What runs attention.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 enum Attention {
     /// `scaled_dot_product_attention`.
+    #[default]
     Sdpa,
     /// FlexAttention with a causal mask.
     Flex,
@@ -24,43 +23,37 @@ enum Attention {
     Documents,
 }
 
-use Attention::{Documents, Flex, Sdpa};
+use Attention::{Documents, Sdpa};
 
-const FLAVORS: [Flavor; 23] = [
-    ("llama3", "8B", "llama-3.1-8b", Sdpa),
-    ("llama3", "70B", "llama-3.1-70b", Sdpa),
-    ("llama3", "405B", "llama-3.1-405b", Sdpa),
-    ("llama3", "debugmodel", "llama-3.1-8b", Sdpa),
-    ("llama3_ft", "8B", "llama-3.1-8b", Sdpa),
-    ("llama3_ft", "70B", "llama-3.1-70b", Sdpa),
-    ("llama3_ft", "405B", "llama-3.1-405b", Sdpa),
-    ("llama3_ft", "debugmodel", "llama-3.1-8b", Sdpa),
-    ("llama2", "7B", "llama-2-7b", Sdpa),
-    ("llama2", "13B", "llama-2-13b", Sdpa),
-    ("llama2", "70B", "llama-2-70b", Sdpa),
-    ("qwen3", "0.6B", "qwen3-0.6b", Sdpa),
-    ("qwen3", "1.7B", "qwen3-1.7b", Sdpa),
-    ("qwen3", "4B", "qwen3-4b", Sdpa),
-    ("qwen3", "8B", "qwen3-8b", Sdpa),
-    ("qwen3", "14B", "qwen3-14b", Sdpa),
-    ("qwen3", "32B", "qwen3-32b", Sdpa),
-    ("qwen3", "30B-A3B", "qwen3-30b-a3b", Sdpa),
-    ("qwen3", "235B-A22B", "qwen3-235b-a22b", Sdpa),
-    ("deepseek_v3", "16B", "deepseek-v2-lite", Documents),
-    ("deepseek_v3", "236B", "deepseek-v2", Documents),
-    ("deepseek_v3", "671B", "deepseek-v3", Documents),
-    ("gpt_oss", "20b", "gpt-oss-20b", Flex),
-];
+/// Flavors that differ in the shipped model alone.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Flavors {
+    /// torchtitan's names of the model.
+    models: Vec<String>,
+    /// Flavors, each with its shipped model; empty: the keys below are the whole config.
+    flavors: BTreeMap<String, String>,
+    #[serde(default)]
+    attention: Attention,
+    /// Keys of a `config.json`.
+    #[serde(default)]
+    config: toml::Table,
+}
 
-/// Sizes of Llama 3's `debugmodel`, on the shipped Llama 3.1 8B.
-const DEBUG: [(&str, i64); 6] = [
-    ("model.layers", 6),
-    ("model.hidden", 256),
-    ("model.heads", 16),
-    ("model.kv_heads", 16),
-    ("model.ffn", 768),
-    ("model.vocab", 2048),
-];
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    flavor: Vec<Flavors>,
+}
+
+static FLAVORS: LazyLock<Vec<Flavors>> = LazyLock::new(|| {
+    let file: File =
+        toml::from_str(include_str!("../tables/torchtitan-flavors.toml")).expect("a test reads every flavor");
+    file.flavor
+});
+
+/// Where their sizes are written.
+const AT: &str = "torchtitan 0.2.2: torchtitan/models/";
 
 /// Writes `[model]` and what the model's code is like.
 pub fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
@@ -69,73 +62,152 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
     let (Some(name), Some(flavor)) = (name, flavor) else {
         return Err(settings.missing("model.name", "a model of torchtitan", "set model.name and model.flavor"));
     };
-    // Variants of a flavor differ in what runs attention alone.
-    let variants = [("_flex_attn", Documents), ("_varlen_attn", Sdpa), ("_flex", Documents), ("_varlen", Sdpa)];
-    let variant =
-        variants.iter().find_map(|(end, attention)| Some((flavor.value.strip_suffix(end)?, *end, *attention)));
-    let (base, end) = variant.map_or((flavor.value.as_str(), ""), |(base, end, _)| (base, end));
-    let large = ("gpt_oss", "120b", "gpt-oss-120b", Flex);
-    let found = FLAVORS
-        .iter()
-        .chain([&large])
-        .find(|(model, known, ..)| *model == name.value && known.eq_ignore_ascii_case(base));
-    let Some((_, _, shipped, attention)) = found else {
+    let why = name.why.clone().and(&flavor.why);
+    let Some(code) = put(out, &name.value, &flavor.value, &why) else {
         return Err(unknown(settings, &name.value, &flavor.value));
     };
-    let attention = variant.map_or(*attention, |(_, _, attention)| attention);
-    let why = name.why.clone().and(&flavor.why);
-    out.put("model.name", *shipped, why.clone());
-    if base == "debugmodel" {
-        let at = "torchtitan 0.2.2: torchtitan/models/llama3/__init__.py, llama3_args";
-        DEBUG.iter().for_each(|(key, size)| out.put(key, *size, Why::code(at)));
-    }
-    if name.value == "qwen3" {
-        let at = "torchtitan 0.2.2: torchtitan/models/qwen3/model/model.py, rotate_half";
-        out.put("framework.rope", "rotate_half", Why::code(at));
-    }
-    if matches!(name.value.as_str(), "deepseek_v3" | "gpt_oss") || base.to_uppercase().contains("-A") {
-        let at = "torchtitan 0.2.2: torchtitan/models/moe/moe.py";
-        out.put("framework.experts", "torchtitan", Why::code(at));
-    }
-    if attention != Sdpa {
+    if code.attention != Sdpa {
         out.put("attention.backend", "flex", why.clone().so("its attn_type"));
     }
-    if attention == Documents || end.starts_with("_varlen") {
+    if code.attention == Documents || code.varlen {
         let changes = "attention ends at documents: it takes less time than over whole sequences";
         out.without("model.flavor", &flavor.value, &flavor.why.to_string(), changes);
     }
-    if end.starts_with("_varlen") {
+    if code.varlen {
         out.put("attention.backend", "flash2", why.so("its attn_type is varlen"));
     }
     Ok(())
 }
 
-/// Whether the shipped model that was put has experts.
-pub fn has_experts(out: &Imported) -> bool {
-    let name = out.get("model.name").and_then(Value::as_str).unwrap_or_default();
-    shipped::named(name).is_ok_and(|model| model.experts().is_some())
+/// What a flavor's code is like.
+struct Code {
+    attention: Attention,
+    varlen: bool,
 }
 
-/// Layers of the shipped model that was put.
+/// Writes a flavor's model, and how its code writes rotary embeddings and experts; none if it is not known.
+fn put(out: &mut Imported, name: &str, flavor: &str, why: &Why) -> Option<Code> {
+    // Variants of a flavor differ in what runs attention alone.
+    let variants = [("_flex_attn", Documents), ("_varlen_attn", Sdpa), ("_flex", Documents), ("_varlen", Sdpa)];
+    let variant = variants.iter().find_map(|(end, attention)| Some((flavor.strip_suffix(end)?, *end, *attention)));
+    let (base, end) = variant.map_or((flavor, ""), |(base, end, _)| (base, end));
+    let of_model = FLAVORS.iter().filter(|flavors| flavors.models.iter().any(|model| model == name));
+    let mut all =
+        of_model.flat_map(|flavors| flavors.flavors.iter().map(move |(known, shipped)| (flavors, known, shipped)));
+    let (flavors, known, shipped) = all.find(|(_, known, _)| known.eq_ignore_ascii_case(base))?;
+    if !shipped.is_empty() {
+        out.put("model.name", shipped.as_str(), why.clone());
+    }
+    for (key, value) in &flavors.config {
+        out.put(&format!("model.config.{key}"), value.clone(), Why::code(format!("{AT}{name}/__init__.py, {known}")));
+    }
+    if name == "qwen3" {
+        let at = "torchtitan 0.2.2: torchtitan/models/qwen3/model/model.py, rotate_half";
+        out.put("framework.rope", "rotate_half", Why::code(at));
+    }
+    if out.model().is_some_and(|model| model.experts().is_some()) {
+        let at = "torchtitan 0.2.2: torchtitan/models/moe/moe.py";
+        out.put("framework.experts", "torchtitan", Why::code(at));
+    }
+    let attention = variant.map_or(flavors.attention, |(_, _, attention)| attention);
+    Some(Code { attention, varlen: end.starts_with("_varlen") })
+}
+
+/// The model of a flavor of torchtitan's registry, as 0.3.0 names it; false if it is not known.
+pub fn named(out: &mut Imported, name: &str, flavor: &str, why: &Why) -> bool {
+    put(out, name, flavor, why).is_some()
+}
+
+/// Whether the model that was put has experts.
+pub fn has_experts(out: &Imported) -> bool {
+    out.model().is_some_and(|model| model.experts().is_some())
+}
+
+/// Layers of the model that was put.
 pub fn layers(out: &Imported) -> Option<i64> {
-    let name = out.get("model.name").and_then(Value::as_str)?;
-    i64::try_from(shipped::named(name).ok()?.layers.count()).ok()
+    i64::try_from(out.model()?.layers.count()).ok()
+}
+
+/// Flavors of a model that are known.
+fn known(name: &str) -> Vec<&'static str> {
+    let of_model = FLAVORS.iter().filter(|flavors| flavors.models.iter().any(|model| model == name));
+    of_model.flat_map(|flavors| flavors.flavors.keys().map(String::as_str)).collect()
 }
 
 fn unknown(settings: &Settings<'_>, name: &str, flavor: &str) -> ImportError {
-    let of_model: Vec<&str> =
-        FLAVORS.iter().filter(|(model, ..)| *model == name).map(|(_, flavor, ..)| *flavor).collect();
-    match of_model.is_empty() {
-        true => {
-            let remedy = "set model.name to llama2, llama3, qwen3, deepseek_v3 or gpt_oss, or write a scenario with model.huggingface";
-            settings.unsupported("model.name", format!("torchtitan's model {name:?}"), remedy)
+    let of_model = known(name);
+    if !of_model.is_empty() {
+        let list = of_model.join(", ");
+        let remedy = format!("set model.flavor to one of {list}, or write a scenario with model.huggingface");
+        return settings.unsupported("model.flavor", format!("the flavor {flavor:?} of {name}"), &remedy);
+    }
+    let mut models: Vec<&str> = FLAVORS.iter().flat_map(|flavors| &flavors.models).map(String::as_str).collect();
+    models.sort_unstable();
+    models.dedup();
+    let what = match name {
+        "qwen3_next" => "linear attention (torchtitan's model \"qwen3_next\")".to_owned(),
+        name => format!("torchtitan's model {name:?}"),
+    };
+    let remedy = format!("set model.name to one of {}, or write a scenario with model.huggingface", models.join(", "));
+    settings.unsupported("model.name", what, &remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ModelConfig;
+
+    /// torchtitan's own sizes of a flavor, as its sources have them.
+    fn theirs(table: &str, flavor: &str) -> Option<serde_json::Value> {
+        let text = include_str!("../../../tests/frameworks/defaults/torchtitan-0.2.2.json");
+        let all: serde_json::Value = serde_json::from_str(text).expect("it is JSON");
+        all["flavors"].get(format!("{table}.{flavor}")).cloned()
+    }
+
+    #[test]
+    fn sizes_of_every_flavor_are_those_of_torchtitans_own_table() {
+        let tables = [
+            ("llama3", "llama3_args"),
+            ("llama4", "llama4_args"),
+            ("qwen3", "qwen3_args"),
+            ("deepseek_v3", "deepseekv3_args"),
+            ("gpt_oss", "gptoss_configs"),
+        ];
+        let mut compared = 0;
+        for (name, table) in tables {
+            for flavor in known(name) {
+                let theirs = theirs(table, flavor).unwrap_or_else(|| panic!("{table} has no {flavor}"));
+                let mut out = Imported::default();
+                put(&mut out, name, flavor, &Why::code("a test")).expect("it is known");
+                let model: ModelConfig = out.model().unwrap_or_else(|| panic!("{name} {flavor}: {:?}", out.entries));
+                let number = |key: &str| theirs[key].as_u64();
+                let heads = number("n_heads").expect("it has heads");
+                let mut sizes = vec![
+                    ("dim", model.width, number("dim")),
+                    ("n_layers", model.layers.count(), number("n_layers")),
+                    ("n_heads", model.heads(), Some(heads)),
+                ];
+                if theirs.get("kv_lora_rank").is_none() {
+                    sizes.push(("n_kv_heads", model.kv_heads(), Some(number("n_kv_heads").unwrap_or(heads))));
+                }
+                // Words of these are the tokenizer's, which is none of the flavor's.
+                if name != "llama4" {
+                    sizes.push(("vocab_size", model.vocab, number("vocab_size")));
+                }
+                if let Some(experts) = model.experts() {
+                    let of = &theirs["moe_args"];
+                    // Classes' own defaults, where a flavor leaves a number out.
+                    sizes.push(("num_experts", experts.count, of["num_experts"].as_u64().or(Some(8))));
+                    let shared = of["num_shared_experts"].as_u64().unwrap_or(1) * experts.width;
+                    sizes.push(("num_shared_experts", experts.shared, Some(shared)));
+                    sizes.push(("top_k", experts.top_k, of["top_k"].as_u64().or(Some(1))));
+                }
+                for (key, ours, theirs) in sizes {
+                    assert_eq!(Some(ours), theirs, "{name} {flavor}: {key}");
+                    compared += 1;
+                }
+            }
         }
-        false => {
-            let remedy = format!(
-                "set model.flavor to one of {}, or write a scenario with model.huggingface",
-                of_model.join(", ")
-            );
-            settings.unsupported("model.flavor", format!("the flavor {flavor:?} of {name}"), &remedy)
-        }
+        assert!(compared > 100, "{compared} sizes were compared");
     }
 }

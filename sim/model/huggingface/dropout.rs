@@ -35,6 +35,7 @@ const CLASSES: [Class; 7] = [
             "olmo2",
             "nemotron",
             "mixtral",
+            "llama4_text",
             "qwen3_moe",
         ],
         [None, Some(("attention_dropout", 0.0)), None], // LlamaConfig and its descendants

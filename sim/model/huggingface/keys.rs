@@ -4,17 +4,26 @@
 //! except to [`Keys::given`]. Keys that were asked for are remembered, so that the others can be reported.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
 use super::ModelError;
 use super::limits::Limit;
 
+/// Where keys are written.
+#[derive(Clone, Copy)]
+pub(super) enum Places<'c> {
+    /// In the JSON of a file.
+    Json(&'c str),
+    /// On these lines of a scenario; a key that is not among them is the file's that the scenario names.
+    Lines(&'c BTreeMap<String, usize>),
+}
+
 /// The keys of one object of a config.
 pub(super) struct Keys<'c> {
     map: &'c Map<String, Value>,
-    text: &'c str,
+    places: Places<'c>,
     file: &'c str,
     asked: RefCell<BTreeSet<String>>,
 }
@@ -42,10 +51,21 @@ pub(super) fn shown(value: &Value) -> String {
     }
 }
 
+/// The line of a key that is written exactly once.
+fn line_of(text: &str, key: &str) -> Option<usize> {
+    let quoted = format!("\"{key}\"");
+    let is_key = |at: usize| text.get(at + quoted.len()..).is_some_and(|rest| rest.trim_start().starts_with(':'));
+    let mut hits = text.match_indices(&quoted).map(|(at, _)| at).filter(|at| is_key(*at));
+    match (hits.next(), hits.next()) {
+        (Some(at), None) => Some(1 + text.bytes().take(at).filter(|&byte| byte == b'\n').count()),
+        _ => None,
+    }
+}
+
 impl<'c> Keys<'c> {
-    /// The keys of `map`, which was read from `text` in `file`.
-    pub fn new(map: &'c Map<String, Value>, text: &'c str, file: &'c str) -> Self {
-        Keys { map, text, file, asked: RefCell::default() }
+    /// The keys of `map`, which was read in `file`.
+    pub fn new(map: &'c Map<String, Value>, places: Places<'c>, file: &'c str) -> Self {
+        Keys { map, places, file, asked: RefCell::default() }
     }
 
     /// The file's name.
@@ -82,16 +102,11 @@ impl<'c> Keys<'c> {
 
     /// `file:line` of `key` if it is written exactly once, else `file`.
     pub fn place(&self, key: &str) -> String {
-        let quoted = format!("\"{key}\"");
-        let mut hits = self.text.match_indices(&quoted).filter(|(at, _)| {
-            self.text.get(at + quoted.len()..).is_some_and(|rest| rest.trim_start().starts_with(':'))
-        });
-        match (hits.next(), hits.next()) {
-            (Some((at, _)), None) => {
-                format!("{}:{}", self.file, 1 + self.text.bytes().take(at).filter(|&b| b == b'\n').count())
-            }
-            _ => self.file(),
-        }
+        let line = match self.places {
+            Places::Json(text) => line_of(text, key),
+            Places::Lines(lines) => lines.get(key).copied(),
+        };
+        line.map_or_else(|| self.file(), |line| format!("{}:{line}", self.file))
     }
 
     /// The error for a missing `key`.
@@ -182,7 +197,7 @@ impl<'c> Keys<'c> {
     pub fn section(&self, name: &str) -> Result<Option<Keys<'c>>, ModelError> {
         match self.find(&[name]) {
             None => Ok(None),
-            Some((_, Value::Object(map))) => Ok(Some(Keys::new(map, self.text, self.file))),
+            Some((_, Value::Object(map))) => Ok(Some(Keys::new(map, self.places, self.file))),
             Some((_, value)) => Err(self.wrong(name, value, "an object {…}")),
         }
     }

@@ -130,9 +130,12 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 /// The shipped model `name`.
 pub fn named(name: &str) -> Result<ModelConfig, ModelError> {
-    let Some(text) = shipped(name) else {
-        let known: Vec<&str> = names().collect();
-        return Err(ModelError::NotShipped { name: name.chars().take(60).collect(), known: known.join(", ") });
-    };
+    let text = shipped(name).ok_or_else(|| unknown(name))?;
     parse(text, &format!("scenarios/models/{name}.json"))
+}
+
+/// The error for a name that no shipped model has.
+pub(super) fn unknown(name: &str) -> ModelError {
+    let known: Vec<&str> = names().collect();
+    ModelError::NotShipped { name: name.chars().take(60).collect(), known: known.join(", ") }
 }

@@ -7,7 +7,7 @@ use super::row::{Choice, Kind};
 use super::{Key, presets};
 
 /// Keys and values, in the order of the tables.
-const LISTED: [(&str, &str); 135] = [
+const LISTED: [(&str, &str); 136] = [
     ("description", "\"Llama-3.1-8B on one node\""),
     ("runtime", "\"fsdp2\""),
     ("topology.name", "\"h100-sxm-80gb\""),
@@ -18,6 +18,7 @@ const LISTED: [(&str, &str); 135] = [
     ("topology.profile", "\"h100-sxm-80gb\""),
     ("model.name", "\"llama-3.1-8b\""),
     ("model.huggingface", "\"config.json\""),
+    ("model.config", "{ num_hidden_layers = 16 }"),
     ("model.layers", "16"),
     ("model.hidden", "4096"),
     ("model.heads", "32"),

@@ -48,6 +48,12 @@ pub(super) const MODEL_KEYS: Table = Table {
         Key::new("name", Text, ALL, "A shipped model."),
         Key::new("huggingface", Text, ALL, "The path of a Hugging Face `config.json`, relative to the scenario."),
         Key::new(
+            "config",
+            Other("a table with keys of a Hugging Face config.json"),
+            ALL,
+            "Keys of a `config.json` in the scenario itself: with `model_type` a whole model, without a name; else what differs from the named model.",
+        ),
+        Key::new(
             "layers",
             Count(Some((1, 1_024))),
             ALL,
