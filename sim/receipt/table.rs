@@ -1,11 +1,15 @@
 //! The tables of framework defaults: what a run that a row describes does where the row does not say.
 //!
 //! A table is a list of rules, read from the top; a later rule wins. A rule's `when` names fields of the row
-//! (`"framework.version"`, `"switches.trainer"`, …) with a [pattern](super::pattern) or a list of them; its `set` names keys of a
-//! scenario; a value `"$field"` is what the row has in that field. `stated = true` marks a rule that only translates the row's own words; anything else is an assumption, is
-//! printed with its `source`, and is the same for every row of which the condition holds. `outside` takes a row out of
-//! scope, `refuse` says that it cannot be mapped. Every word of a row that switches something must be named by a rule
-//! that holds, or be listed under `ignore`, with the reason.
+//! (`"framework.version"`, `"switches.trainer"`, …) with a [pattern](super::pattern) or a list of them. Besides the row's own fields
+//! there are `model.shipped` (the shipped model that the name means), `sizes.*` (stated, or that model's) and `framework.date` (year and
+//! month of the release). A rule's `set` names keys of a scenario; a value `"$field"` is what the row has in that field. `fill` names
+//! fields that the row leaves out. `stated = true` marks a rule that only translates the row's own words; anything else is an
+//! assumption, is printed with its `source`, and is the same for every row of which the condition holds. `outside` takes a row out of
+//! scope, `refuse` says that it cannot be mapped. A word of a row that switches something and that no rule names is taken as without
+//! effect and said, unless it is listed under `matters`; `ignore` lists those that are known to have none, with the reason.
+//!
+//! Rules that match one model, size or release alone are counted (`table/tests.rs`): each says why.
 
 use std::collections::BTreeMap;
 
@@ -14,6 +18,9 @@ use serde_json::Value;
 use toml::Table as Keys;
 
 use super::pattern::matches;
+
+#[cfg(test)]
+mod tests;
 
 /// The shipped tables; `common` holds for every framework.
 const COMMON: &str = include_str!("frameworks/common.toml");
