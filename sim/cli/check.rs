@@ -94,7 +94,7 @@ pub fn run(args: &Args) -> Outcome {
     }
     let (count, missing) = choice.count(&files);
     for error in &missing {
-        files::complain(&format!("error: {error}"));
+        files::complain(&format!("note: {error}"));
     }
     if count == 0 && !missing.is_empty() {
         files::complain("nothing is left to check");
@@ -128,7 +128,7 @@ pub fn run(args: &Args) -> Outcome {
         return Ok(ExitCode::from(windtunnel::bug::CODE));
     }
     Ok(ExitCode::from(
-        match (outcome.faults.is_empty() && refused.is_empty() && missing.is_empty(), broken.is_empty()) {
+        match (outcome.faults.iter().all(|fault| fault.read) && refused.is_empty(), broken.is_empty()) {
             (false, _) => 2,
             (true, false) => 1,
             (true, true) => 0,

@@ -18,8 +18,9 @@ use super::waves::Chip;
 use crate::hardware::{self, Peak};
 use crate::units::FlopRate;
 
-/// How far a chip may be from its profile's, as a factor, for the profile to be carried over.
-pub const FARTHEST: f64 = 2.0;
+/// How far a chip may be from its profile's, as a factor, for the profile to be carried over: an RTX A6000 is half of an A100, as
+/// datasheets round both.
+pub const FARTHEST: f64 = 2.05;
 
 /// What carrying over adds to the 90th percentile of an error: the error of memory-bound kernels and matmuls of H100 and H200,
 /// carried over to each other, at its 90th percentile.

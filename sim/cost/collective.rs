@@ -299,8 +299,8 @@ impl Switched {
             return (seconds, self.pair.evidence.basis, self.pair.evidence.spread());
         }
         let curves = &self.node[table(kind)];
-        // A count of ranks between two curves is read between them; beyond, the nearest curve carries the same bytes
-        // through each rank.
+        // A count of ranks between two curves is read between them. Beyond, the nearest curve carries the same bytes through each
+        // rank, and what its smallest message takes grows with the ranks.
         let after = curves.partition_point(|&(at, _)| f64::from(at) <= ranks);
         let reach = |at: u32| bytes * factor(kind, ranks) / factor(kind, f64::from(at));
         let (seconds, known) = match (after.checked_sub(1), curves.get(after)) {
@@ -314,7 +314,7 @@ impl Switched {
                     let share = libm::log(ranks / f64::from(*at)) / libm::log(f64::from(*next) / f64::from(*at));
                     (low + (upper.seconds(reach(*next)) - low) * share, false)
                 } else {
-                    (low * ranks / f64::from(*at), false)
+                    (low + curve.seconds(1.0) * (ranks / f64::from(*at) - 1.0), false)
                 }
             }
         };

@@ -27,6 +27,12 @@ pub(super) const SHIPPED: &[Shipped] = shipped! {
     "h100-hbm2e-96gb-500w";
     "h200-sxm-141gb" also "h200-sxm";
     "b200-sxm";
+    "b300-sxm";
+    "gb200-nvl72";
+    "gb300-nvl72";
+    "a800-sxm-80gb";
+    "h800-sxm-80gb";
+    "rtx-a6000";
     "tpu-v6e";
     "tpu-v5e";
     "tpu-v4";

@@ -223,14 +223,21 @@ impl Topology {
         }
     }
 
-    /// Some chips of one node, with their share of its network cards.
+    /// Some chips of each node, with their share of its network cards.
     ///
     /// # Panics
-    /// If the topology is more than one node, or the node has fewer chips.
+    /// If a node has fewer chips.
     pub fn part(mut self, chips: u32) -> Topology {
-        assert!(self.nodes == 1 && (1..=self.node.chips).contains(&chips), "{chips} chips of {}", self.size_in_words());
-        self.node.nics = (self.node.nics * chips / self.node.chips).max(1);
+        let whole = self.node.chips;
+        assert!((1..=whole).contains(&chips), "{chips} chips of {}", self.size_in_words());
+        self.node.nics = (self.node.nics * chips / whole).max(1);
         self.node.chips = chips;
+        // Levels between nodes join as many nodes as before.
+        for level in self.fabric.iter_mut().filter(|_| self.nodes > 1) {
+            if let Reach::Chips(reach) = &mut level.reach {
+                *reach = (*reach / whole).max(1).saturating_mul(chips);
+            }
+        }
         self
     }
 

@@ -43,6 +43,15 @@ pub enum Fp8Recipe {
     Tensorwise,
     /// One scale for each 1×128 of an activation and 128×128 of a weight.
     Blockwise,
+    /// One scale of eight bits for each 32 numbers along the dimension that is summed over, which Blackwell's tensor cores apply.
+    Mxfp8,
+}
+
+impl Fp8Recipe {
+    /// Whether blocks of a tensor have scales of their own: its transposed copy is then quantised anew, not turned.
+    pub fn of_blocks(self) -> bool {
+        matches!(self, Fp8Recipe::Blockwise | Fp8Recipe::Mxfp8)
+    }
 }
 
 /// Whose kernels the loss over the vocabulary is made of.

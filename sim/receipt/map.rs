@@ -1,21 +1,26 @@
 //! From a row to a scenario: what the row states, then what its framework's table adds.
 
+mod effective;
 mod keys;
 mod mapped;
 mod measured;
+mod model;
 mod scope;
+mod stages;
 mod stated;
 
 pub use mapped::{Assumption, Mapped, Reason};
 
+use effective::effective;
 use keys::Gathered;
 use measured::{measured, source};
-use scope::{beyond, without};
+use scope::beyond;
 use stated::{accumulation, stated};
 
 use super::pattern::matches;
 use super::read::Entry;
-use super::table::{Rule, Tables, switches, word};
+use super::table::{Rule, Table, Tables, switches, word};
+use crate::scenario::Runtime;
 
 /// Maps a row, or says why not.
 pub fn map(entry: &Entry, tables: &Tables) -> Result<Mapped, Reason> {
@@ -30,48 +35,41 @@ pub fn map(entry: &Entry, tables: &Tables) -> Result<Mapped, Reason> {
         beyond(row, &entry.value, "")?;
         return Err(Reason::Uncovered(format!("no table of defaults for the framework {framework:?}")));
     };
-    let rules: Vec<&Rule> = common.rules.iter().chain(&table.rules).filter(|rule| rule.holds(&entry.value)).collect();
+    let seen = effective(row, &entry.value, [common, table]);
+    let row = &seen.row;
+    let rules: Vec<&Rule> = common.rules.iter().chain(&table.rules).filter(|rule| rule.holds(&seen.value)).collect();
     let runtime = rules.iter().rev().find_map(|rule| rule.set.get("runtime")?.as_str()).unwrap_or("");
     beyond(row, &entry.value, runtime)?;
-    let version = row.framework.version.as_deref();
-    if !table.versions.iter().any(|known| matches(known, version)) {
-        let known = table.versions.join(", ");
-        let version = version.unwrap_or("not stated");
-        return Err(Reason::Uncovered(format!(
-            "the table of {framework:?} does not know the version {version:?}: it has {known}"
-        )));
-    }
     for rule in &rules {
         if let Some(why) = &rule.outside {
-            return Err(without(row, why.clone()));
+            return Err(Reason::Outside(why.clone()));
         }
         if let Some(why) = &rule.refuse {
             return Err(Reason::Uncovered(why.clone()));
         }
     }
-    for field in switches(&entry.value) {
-        let named = rules.iter().any(|rule| rule.when.contains_key(&field));
-        if !named && !table.ignore.contains_key(&field) && !common.ignore.contains_key(&field) {
-            let value = word(&entry.value, &field).unwrap_or_default();
-            return Err(Reason::Uncovered(format!("the table of {framework:?} does not know {field} = {value:?}")));
-        }
-    }
+    let mut assumed = seen.assumed;
+    assumed.extend(idle(&entry.value, &rules, [table, common])?);
     let mut keys = Gathered::default();
     stated(row, runtime, &mut keys)?;
+    model::named(&seen.model, &mut keys);
     for rule in rules {
-        keys.apply(rule, &entry.value);
+        keys.apply(rule, &seen.value);
+    }
+    model::sized(row, &seen.model, &mut keys)?;
+    if Runtime::find(runtime).is_some_and(Runtime::splits_model) && runtime != "nanotron" {
+        stages::uneven(row, &entry.value, &mut keys)?;
     }
     keys.without_idle();
     accumulation(row, &mut keys)?;
     measured(row, &mut keys)?;
-    for needed in ["runtime", "topology.name", "model.name", "batch.sequence"] {
+    for needed in ["runtime", "topology.name", "batch.sequence"] {
         if keys.get(needed).is_none() {
             let what = match needed {
                 "topology.name" => {
                     format!("no topology for the hardware {:?}", row.hardware.name.as_deref().unwrap_or(""))
                 }
                 "batch.sequence" => "states no sequence length".to_owned(),
-                "model.name" => format!("no shipped model is called {:?}", row.model.name.as_deref().unwrap_or("")),
                 _ => format!("the table of {framework:?} names no runtime"),
             };
             return Err(Reason::Uncovered(what));
@@ -80,5 +78,28 @@ pub fn map(entry: &Entry, tables: &Tables) -> Result<Mapped, Reason> {
     // An id or a path may hold the end of a line, a comment may not.
     let words = format!("{}: {}", row.id, source(row)).replace(char::is_control, " ");
     let comment = format!("# {words}\n# Mapped from {}:{}.", entry.file, entry.line);
-    Ok(Mapped { assumptions: keys.assumptions(), text: keys.text(&comment) })
+    assumed.extend(keys.assumptions());
+    Ok(Mapped { assumptions: assumed, text: keys.text(&comment) })
+}
+
+/// Switches of a row that nothing here knows, taken as without effect, unless they surely have one.
+fn idle(row: &serde_json::Value, rules: &[&Rule], tables: [&Table; 2]) -> Result<Vec<Assumption>, Reason> {
+    let mut assumed = vec![];
+    for field in switches(row) {
+        if rules.iter().any(|rule| rule.when.contains_key(&field)) || tables.iter().any(|table| table.ignore.contains_key(&field)) {
+            continue;
+        }
+        let value = word(row, &field).unwrap_or_default();
+        let off = ["false", "none", "0", "off", "no", ""].contains(&value.to_lowercase().as_str());
+        let matters = tables.iter().flat_map(|table| &table.matters).find(|(pattern, _)| matches(pattern, Some(&field)));
+        match matters.filter(|_| !off) {
+            Some((_, why)) => return Err(Reason::Uncovered(format!("{field} = {value:?}: {why}"))),
+            None => assumed.push(Assumption {
+                source: format!("{field} = {value:?} is not known: taken as without effect"),
+                key: field,
+                value: value.into(),
+            }),
+        }
+    }
+    Ok(assumed)
 }

@@ -1,5 +1,5 @@
-//! Patterns of a table's conditions: `*` stands for any text, `>=`, `<=`, `<` and `>` compare numbers, and the empty
-//! pattern matches what is absent.
+//! Patterns of a table's conditions: `*` stands for any text, `>=`, `<=`, `<` and `>` compare numbers, two of these make a range
+//! (`>=4096 <8192`), and the empty pattern matches what is absent.
 
 /// A comparison of two numbers.
 type Compare = fn(&f64, &f64) -> bool;
@@ -10,12 +10,17 @@ const SIGNS: [(&str, Compare); 4] = [(">=", f64::ge), ("<=", f64::le), (">", f64
 /// Whether `pattern` matches what a row holds; `None` is absent.
 pub fn matches(pattern: &str, value: Option<&str>) -> bool {
     let Some(value) = value else { return pattern.is_empty() };
-    for (sign, holds) in SIGNS {
-        if let Some(bound) = pattern.strip_prefix(sign).and_then(|rest| rest.trim().parse::<f64>().ok()) {
-            return value.parse::<f64>().is_ok_and(|value| holds(&value, &bound));
-        }
+    let bounds: Option<Vec<(Compare, f64)>> = pattern.split_whitespace().map(bound).collect();
+    match bounds.filter(|bounds| !bounds.is_empty()) {
+        Some(bounds) => value.parse::<f64>().is_ok_and(|value| bounds.iter().all(|(holds, bound)| holds(&value, bound))),
+        None => glob(pattern, value),
     }
-    glob(pattern, value)
+}
+
+/// A comparison with a number.
+fn bound(text: &str) -> Option<(Compare, f64)> {
+    let (sign, holds) = SIGNS.into_iter().find(|(sign, _)| text.starts_with(sign))?;
+    Some((holds, text[sign.len()..].parse().ok()?))
 }
 
 /// Whether the whole of `text` is `pattern`, where `*` stands for any text.
@@ -41,6 +46,8 @@ mod tests {
         );
         assert!(matches("*2024*", Some("April 2024 (nightly)")) && matches("a*b*c", Some("a b b c")));
         assert!(matches(">=128", Some("256")) && !matches(">=128", Some("64")) && !matches(">=128", Some("many")));
+        let middle = ">=4096 <8192";
+        assert!(matches(middle, Some("6144")) && !matches(middle, Some("8192")) && !matches(middle, Some("2048")));
         assert!(matches("é*", Some("éa")) && !matches("*é", Some("aé ")));
     }
 }

@@ -33,6 +33,8 @@ pub struct Fault {
     pub line: usize,
     /// What is wrong with it.
     pub problem: String,
+    /// Whether the line is a receipt none the less, of which a key is not read.
+    pub read: bool,
 }
 
 /// What files held.
@@ -63,7 +65,7 @@ impl Receipts {
         for (at, text) in bytes.split(|&byte| byte == b'\n').enumerate() {
             if text.len() >= LONGEST {
                 let problem = format!("longer than {LONGEST} bytes, so it is no receipt");
-                self.faults.push(Fault { file: file.to_owned(), line: at + 1, problem });
+                self.faults.push(Fault { file: file.to_owned(), line: at + 1, problem, read: false });
             } else if !text.iter().all(u8::is_ascii_whitespace) {
                 self.line(file, at + 1, text);
             }
@@ -71,7 +73,9 @@ impl Receipts {
     }
 
     fn line(&mut self, file: &str, line: usize, text: &[u8]) {
-        let mut fault = |problem: String| self.faults.push(Fault { file: file.to_owned(), line, problem });
+        let mut said =
+            |problem: String, read: bool| self.faults.push(Fault { file: file.to_owned(), line, problem, read });
+        let mut fault = |problem: String| said(problem, false);
         let mut value: Value = match serde_json::from_slice(text) {
             Ok(value) => value,
             Err(error) => return fault(format!("not JSON: {}", plain(&error))),
@@ -87,7 +91,7 @@ impl Receipts {
         if let Some((first, at)) = self.seen.get(&row.id) {
             return fault(format!("the id {:?} was used before, at {first}:{at}: this line is left out", row.id));
         }
-        unread.into_iter().for_each(&mut fault);
+        unread.into_iter().for_each(|problem| said(problem, true));
         self.seen.insert(row.id.clone(), (file.to_owned(), line));
         self.entries.push(Entry { file: file.to_owned(), line, row, value });
     }

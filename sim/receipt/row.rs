@@ -1,9 +1,8 @@
 //! A row as written: one JSON object of a file of receipts.
 //!
 //! The schema is that of `tests/receipts/README.md`. Every number is as its source printed it; what was computed from
-//! printed numbers stands under `derived` and is not read. A row with a key that the schema does not have is left out where a
-//! prediction rests on the part that it stands in (`hardware`, `model`, `parallel`, `batch`, `precision`, and the row itself). In
-//! `measured` and `framework` the key is reported and the rest of the row is read ([`unread`]).
+//! printed numbers stands under `derived` and is not read. A key that the schema does not have is reported, and the rest of the row
+//! is read ([`unread`]).
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -131,10 +130,32 @@ pub struct Row {
     pub quality: Free,
 }
 
-/// Takes keys that the schema does not have out of the parts of a row that no prediction rests on, and says which they were.
+/// Keys of a row itself.
+const KEYS: [&str; 17] = [
+    "id", "lane", "hw_family", "source", "hardware", "model", "framework", "parallel", "batch", "precision", "recompute", "compile",
+    "optimizer", "switches", "measured", "derived", "quality",
+];
+
+/// Takes keys that the schema does not have out of a row, and says which they were.
 pub fn unread(row: &mut Value) -> Vec<String> {
     let mut said = vec![];
-    for (part, known) in [("measured", Measured::KEYS), ("framework", Framework::KEYS)] {
+    if let Some(whole) = row.as_object_mut() {
+        let unknown: Vec<String> = whole.keys().filter(|key| !KEYS.contains(&key.as_str())).cloned().collect();
+        for key in unknown {
+            whole.remove(&key);
+            let hint = did_you_mean(&key, KEYS);
+            said.push(format!("there is no key {key}{hint}: it is not read, the rest of the row is"));
+        }
+    }
+    for (part, known) in [
+        ("hardware", Hardware::KEYS),
+        ("model", Model::KEYS),
+        ("framework", Framework::KEYS),
+        ("parallel", Parallel::KEYS),
+        ("batch", Batch::KEYS),
+        ("precision", Precision::KEYS),
+        ("measured", Measured::KEYS),
+    ] {
         let Some(group) = row.get_mut(part).and_then(Value::as_object_mut) else { continue };
         let unknown: Vec<String> = group.keys().filter(|key| !known.contains(&key.as_str())).cloned().collect();
         for key in unknown {

@@ -1,11 +1,15 @@
 //! The tables of framework defaults: what a run that a row describes does where the row does not say.
 //!
 //! A table is a list of rules, read from the top; a later rule wins. A rule's `when` names fields of the row
-//! (`"framework.version"`, `"switches.trainer"`, …) with a [pattern](super::pattern) or a list of them; its `set` names keys of a
-//! scenario; a value `"$field"` is what the row has in that field. `stated = true` marks a rule that only translates the row's own words; anything else is an assumption, is
-//! printed with its `source`, and is the same for every row of which the condition holds. `outside` takes a row out of
-//! scope, `refuse` says that it cannot be mapped. Every word of a row that switches something must be named by a rule
-//! that holds, or be listed under `ignore`, with the reason.
+//! (`"framework.version"`, `"switches.trainer"`, …) with a [pattern](super::pattern) or a list of them. Besides the row's own fields
+//! there are `model.shipped` (the shipped model that the name means), `sizes.*` (stated, or that model's) and `framework.date` (year and
+//! month of the release). A rule's `set` names keys of a scenario; a value `"$field"` is what the row has in that field. `fill` names
+//! fields that the row leaves out. `stated = true` marks a rule that only translates the row's own words; anything else is an
+//! assumption, is printed with its `source`, and is the same for every row of which the condition holds. `outside` takes a row out of
+//! scope, `refuse` says that it cannot be mapped. A word of a row that switches something and that no rule names is taken as without
+//! effect and said, unless it is listed under `matters`; `ignore` lists those that are known to have none, with the reason.
+//!
+//! Rules that match one model, size or release alone are counted (`table/tests.rs`): each says why.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +19,12 @@ use toml::Table as Keys;
 
 use super::pattern::matches;
 
+#[cfg(test)]
+mod tests;
+
 /// The shipped tables; `common` holds for every framework.
 const COMMON: &str = include_str!("frameworks/common.toml");
-const SHIPPED: [(&str, &str); 21] = [
+const SHIPPED: [(&str, &str); 25] = [
     ("maxtext", include_str!("frameworks/maxtext.toml")),
     ("llm-foundry", include_str!("frameworks/llm-foundry.toml")),
     ("torchtitan", include_str!("frameworks/torchtitan.toml")),
@@ -38,8 +45,16 @@ const SHIPPED: [(&str, &str); 21] = [
     ("nanotron", include_str!("frameworks/nanotron.toml")),
     ("internevo", include_str!("frameworks/internevo.toml")),
     ("vtrain", include_str!("frameworks/vtrain.toml")),
+    ("litgpt", include_str!("frameworks/litgpt.toml")),
     ("simumax", include_str!("frameworks/simumax.toml")),
+    // For frameworks that none of those above is for.
+    ("zero-any", include_str!("frameworks/zero-any.toml")),
+    ("megatron-any", include_str!("frameworks/megatron-any.toml")),
+    ("fsdp-any", include_str!("frameworks/fsdp-any.toml")),
 ];
+
+/// What names of tables end with that are for any framework on a runtime.
+const ANY: &str = "-any";
 
 /// One rule.
 #[derive(Clone, Debug, Deserialize)]
@@ -51,6 +66,9 @@ pub struct Rule {
     /// Keys of the scenario (`"table.key"`) and their values.
     #[serde(default)]
     pub set: Keys,
+    /// Fields of the row that it leaves out, and what they are: read as if it stated them, and listed as assumptions.
+    #[serde(default)]
+    pub fill: BTreeMap<String, toml::Value>,
     /// The row states this in its own words.
     #[serde(default)]
     pub stated: bool,
@@ -83,11 +101,19 @@ pub struct Table {
     /// Values of `framework.version` it knows; another may differ in anything. None for the common one.
     #[serde(default)]
     pub versions: Vec<String>,
+    /// When each of the versions was released, as year and month (`202404`): what a version that is not known is nearest to.
+    #[serde(default)]
+    pub releases: BTreeMap<String, f64>,
+    /// What names of models that are this framework's own begin with, among the shipped ones.
+    pub models: Option<String>,
     /// What it is.
     pub about: String,
     /// Fields that say nothing about time or memory, with the reason.
     #[serde(default)]
     pub ignore: BTreeMap<String, String>,
+    /// Patterns of fields that surely matter and that nothing here simulates, with the reason: a row with one is not covered.
+    #[serde(default)]
+    pub matters: BTreeMap<String, String>,
     /// Fields that this framework prints in another sense than the schema's, with the reason.
     #[serde(default)]
     pub distrust: BTreeMap<String, String>,
@@ -110,16 +136,30 @@ fn parse(name: &str, text: &str) -> Table {
 impl Tables {
     /// The shipped ones.
     pub fn shipped() -> Tables {
-        let named = SHIPPED.iter().map(|(name, text)| (*name, parse(name, text))).collect();
-        Tables { common: parse("common", COMMON), named }
+        Tables::read(COMMON, &SHIPPED)
     }
 
-    /// The common table and that of the framework a row names: of several the one that knows the version.
+    /// Tables as texts: the common one, and each with its name.
+    ///
+    /// # Panics
+    /// If one does not parse: tables ship with the program.
+    pub fn read(common: &str, named: &[(&'static str, &str)]) -> Tables {
+        let named = named.iter().map(|(name, text)| (*name, parse(name, text))).collect();
+        Tables { common: parse("common", common), named }
+    }
+
+    /// The common table and that of the framework a row names: of several the one that knows the version. Capitals do not matter.
     pub fn of(&self, framework: &str, version: Option<&str>) -> Option<(&Table, &Table)> {
-        let named = |table: &&Table| table.frameworks.iter().any(|name| matches(name, Some(framework)));
+        let framework = framework.to_lowercase();
+        let named = |table: &&Table| table.frameworks.iter().any(|name| matches(&name.to_lowercase(), Some(&framework)));
         let knows = |table: &&Table| table.versions.iter().any(|known| matches(known, version));
-        let tables = || self.named.iter().map(|(_, table)| table).filter(named);
-        tables().find(knows).or_else(|| tables().next()).map(|table| (&self.common, table))
+        // Tables for any framework on a runtime come after those of one framework, whatever version it is.
+        let tables = |any: bool| {
+            let of_kind = move |(name, _): &&(&str, Table)| name.ends_with(ANY) == any;
+            self.named.iter().filter(of_kind).map(|(_, table)| table).filter(|table| named(table))
+        };
+        let own = tables(false).find(knows).or_else(|| tables(false).next());
+        own.or_else(|| tables(true).next()).map(|table| (&self.common, table))
     }
 
     /// The common table.

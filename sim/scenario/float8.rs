@@ -25,6 +25,8 @@ pub(super) enum Scaled {
     Wide,
     /// A block of it.
     Blocks,
+    /// Each 32 numbers of it (MXFP8).
+    Microscaled,
 }
 
 /// Why chips do not multiply in fp8 so, and which do; none if they do. One list for every runtime on GPUs: Transformer
@@ -47,6 +49,11 @@ pub(super) fn lacks((topology, profile): (&Topology, &Profile), scaled: Scaled) 
                 "a scale for each block takes compute capability {HOPPER:.1}, and the chips of the profile {name} are{found}"
             ),
             "choose H100 or H200",
+        ),
+        (
+            scaled == Scaled::Microscaled && below(BLACKWELL),
+            format!("MXFP8 takes compute capability {BLACKWELL:.1}, and the chips of the profile {name} are{found}"),
+            "choose B200 or newer, or another recipe",
         ),
         (
             blocks && !below(BLACKWELL) && capability.is_some(),

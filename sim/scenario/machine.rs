@@ -24,6 +24,8 @@ pub(super) fn topology(
     let size = match (&written.nodes, &written.slice, &written.chips) {
         (Some(nodes), None, None) => Size::Nodes(reader.count("topology.nodes", nodes, 1, MOST_RANKS)? as u32),
         (None, Some(slice), None) => Size::Slice(slice.get_ref().clone()),
+        // Some chips of each node.
+        (Some(nodes), None, Some(_)) => Size::Nodes(reader.count("topology.nodes", nodes, 1, MOST_RANKS)? as u32),
         (None, None, Some(_)) => Size::Nodes(1),
         (None, None, None) => {
             let problem = "the topology has no size";
@@ -31,7 +33,7 @@ pub(super) fn topology(
             return Err(reader.plan(&written.name, problem, remedy));
         }
         (_, slice, chips) => {
-            let problem = "a topology is sized in nodes, as a slice, or as chips of one node, not both";
+            let problem = "a topology is sized in nodes and chips of each, or as a slice, not both";
             let place = match (slice, chips) {
                 (_, Some(chips)) => reader.place(chips),
                 (Some(slice), _) => reader.place(slice),

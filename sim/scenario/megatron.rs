@@ -293,7 +293,7 @@ fn matmuls(
                     Some(true) => "",
                     _ => "megatron.distributed_optimizer = true and ",
                 };
-                let recipes = "\"delayed\", \"tensorwise\" or \"blockwise\"";
+                let recipes = "\"delayed\", \"tensorwise\", \"blockwise\" or \"mxfp8\"";
                 let delayed = Change::set("megatron.distributed_optimizer", true);
                 let delayed = delayed.and(Change::set("megatron.fp8", "delayed"));
                 let remedy = reader.remedy(&[
@@ -313,8 +313,13 @@ fn matmuls(
         written::Fp8::Delayed => Fp8Recipe::Delayed,
         written::Fp8::Tensorwise => Fp8Recipe::Tensorwise,
         written::Fp8::Blockwise => Fp8Recipe::Blockwise,
+        written::Fp8::Mxfp8 => Fp8Recipe::Mxfp8,
     };
-    let scaled = if recipe == Fp8Recipe::Blockwise { Scaled::Blocks } else { Scaled::Wide };
+    let scaled = match recipe {
+        Fp8Recipe::Blockwise => Scaled::Blocks,
+        Fp8Recipe::Mxfp8 => Scaled::Microscaled,
+        Fp8Recipe::Delayed | Fp8Recipe::Tensorwise => Scaled::Wide,
+    };
     if let Some((problem, instead)) = float8::lacks(machine, scaled) {
         return Err(reader.plan(at, problem, format!("remove megatron.fp8, or {instead}")));
     }

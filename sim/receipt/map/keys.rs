@@ -33,8 +33,8 @@ impl Gathered {
             let field = value.as_str().and_then(|text| text.strip_prefix('$'));
             match field.map(|field| word(row, field)) {
                 Some(Some(word)) => {
-                    let number = field.and_then(|field| number(row, field));
-                    self.put(key, number.unwrap_or_else(|| value_of(word)), source);
+                    let own = field.and_then(|field| number(row, field).or_else(|| words(row, field)));
+                    self.put(key, own.unwrap_or_else(|| value_of(word)), source);
                 }
                 Some(None) => {}
                 None => self.put(key, value.clone(), source),
@@ -108,6 +108,12 @@ impl Gathered {
 fn number(row: &Value, field: &str) -> Option<Key> {
     let value = field.split('.').try_fold(row, |value, part| value.get(part))?;
     value.as_f64().filter(|_| value.is_f64()).filter(|number| number.fract() != 0.0).map(Key::Float)
+}
+
+/// A list of words, where the row has one there.
+fn words(row: &Value, field: &str) -> Option<Key> {
+    let list = field.split('.').try_fold(row, |value, part| value.get(part))?.as_array()?;
+    list.iter().map(|word| word.as_str().map(|word| Key::String(word.to_owned()))).collect::<Option<_>>().map(Key::Array)
 }
 
 /// A word of a row as a key's value.

@@ -1,4 +1,7 @@
-//! Which rows a lane is about.
+//! Which rows there is a runtime for: decided by what a row is, not by its lane.
+//!
+//! A row is about something else where what was trained is no decoder of attention, where only adapters were trained, or where the
+//! machine has neither CUDA GPUs nor TPUs. What is left and no runtime has counts as not covered.
 
 use serde_json::Value;
 
@@ -7,52 +10,52 @@ use crate::receipt::row::Row;
 use crate::receipt::table::word;
 use crate::scenario::Runtime;
 
-/// Lanes about parallelism beyond plain data parallelism, and about fp8: what a row of theirs needs and no runtime has
-/// counts as not covered. In any other lane such a row is about something else.
-const PARALLEL: [&str; 8] = ["blackwell", "tp+pp", "fsdp+tp", "context-parallel", "moe-ep", "fp8", "zero3", "ddp"];
-
-/// A row that needs what is not there.
-pub(super) fn without(row: &Row, what: impl Into<String>) -> Reason {
-    if PARALLEL.contains(&row.lane.as_str()) { Reason::Uncovered(what.into()) } else { Reason::Outside(what.into()) }
-}
-
-/// What neither the row's lane nor the `runtime` it maps to has.
+/// What no `runtime` that the row maps to has.
 pub(super) fn beyond(row: &Row, value: &Value, runtime: &str) -> Result<(), Reason> {
     let vendor = row.hardware.vendor.as_deref().unwrap_or("nvidia");
-    if vendor == "google" && row.lane.starts_with("tpu") {
+    let has = |field: &str, what: &str| word(value, field).is_some_and(|word| word.to_lowercase().contains(what));
+    if vendor == "google" {
         return Ok(());
     }
     if vendor != "nvidia" {
-        return Err(Reason::Outside("not a CUDA machine".to_owned()));
+        return Err(Reason::Outside(format!("a machine of {vendor}")));
     }
-    let within = PARALLEL.contains(&row.lane.as_str());
-    let megatron = within && Runtime::find(runtime).is_some_and(Runtime::splits_model);
+    let megatron = Runtime::find(runtime).is_some_and(Runtime::splits_model);
+    let fsdp2 = runtime == "fsdp2";
     let p = &row.parallel;
     let degrees = [
-        ("tensor", p.tp, within),
+        ("tensor", p.tp, megatron || fsdp2),
         ("pipeline", p.pp, megatron),
-        ("context", p.cp, megatron || within && runtime == "fsdp2"),
-        ("expert", p.ep, megatron || row.lane == "moe-ep" && runtime == "fsdp2"),
+        ("context", p.cp, megatron || fsdp2),
+        ("expert", p.ep, megatron || fsdp2),
     ];
+    let uncovered = Reason::Uncovered;
+    let whose = if runtime.is_empty() { String::new() } else { format!(" under {runtime}") };
     for (name, degree, known) in degrees {
         if !known && degree.is_some_and(|degree| degree > 1) {
-            return Err(without(row, format!("{name} parallelism")));
+            return Err(uncovered(format!("{name} parallelism{whose}")));
         }
     }
-    let mixtures = megatron || row.lane == "moe-ep" && runtime == "fsdp2";
-    if !mixtures && row.model.n_experts.is_some_and(|experts| experts > 1) {
-        return Err(without(row, "a mixture of experts"));
+    if !(megatron || fsdp2) && row.model.n_experts.is_some_and(|experts| experts > 1) {
+        return Err(uncovered(format!("a mixture of experts{whose}")));
     }
-    if row.model.mamba_state_dim.is_some() || row.model.hybrid_pattern.is_some() {
-        return Err(without(row, "a state-space or hybrid model"));
+    if row.model.mamba_state_dim.is_some() || row.model.hybrid_pattern.is_some() || row.model.arch.as_deref() == Some("hybrid") {
+        return Err(Reason::Outside("a state-space or hybrid model: decoders of attention are simulated".to_owned()));
     }
-    let has = |field: &str, what: &str| word(value, field).is_some_and(|word| word.to_lowercase().contains(what));
-    // torchao's linears, under FSDP2.
-    let float8 = within && runtime == "fsdp2" && has("precision.compute", "float8");
-    // Transformer Engine's, under Composer.
-    let engine = within && runtime == "fsdp1" && has("precision.compute", "amp_fp8");
+    if row.model.arch.as_deref() == Some("encoder-decoder") {
+        return Err(Reason::Outside("an encoder and a decoder: decoders alone are simulated".to_owned()));
+    }
+    // torchao's linears, under FSDP2; Transformer Engine's, under Composer.
+    let float8 = fsdp2 && has("precision.compute", "float8");
+    let engine = runtime == "fsdp1" && has("precision.compute", "amp_fp8");
     if !megatron && !float8 && !engine && (has("precision.compute", "fp8") || has("precision.recipe", "fp8")) {
-        return Err(without(row, "fp8"));
+        return Err(uncovered(format!("fp8{whose}")));
+    }
+    if has("precision.compute", "fp4") || has("precision.recipe", "fp4") {
+        return Err(uncovered("NVFP4".to_owned()));
+    }
+    if !megatron && (has("precision.compute", "mxfp8") || has("precision.recipe", "mxfp8")) {
+        return Err(uncovered(format!("MXFP8{whose}")));
     }
     if word(value, "switches.lora").is_some_and(|word| word == "true")
         || word(value, "switches.lora_rank").is_some()

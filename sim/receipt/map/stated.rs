@@ -5,7 +5,8 @@ use toml::Value as Key;
 
 use super::Reason;
 use super::keys::Gathered;
-use crate::hardware::Vendor;
+use crate::hardware::{Size, Topology, Vendor};
+use crate::receipt::machines::machine as machine_of;
 use crate::receipt::row::{Row, degree};
 use crate::scenario::Runtime;
 
@@ -32,6 +33,9 @@ pub(super) fn stated(row: &Row, runtime: &str, keys: &mut Gathered) -> Result<()
         (row.hardware.name.as_deref().unwrap_or("?"), row.framework.name.as_deref().unwrap_or("?"));
     keys.stated("description", format!("{model}, {count} × {hardware}, {family}"));
     if Runtime::find(runtime).is_some_and(|runtime| runtime.vendor() == Vendor::Google) {
+        if let Some(machine) = row.hardware.name.as_deref().and_then(|name| machine_of(name, None)) {
+            keys.stated("topology.name", machine.topology);
+        }
         slices(row, count, keys)?;
         if let Some(sequence) = row.sequence() {
             keys.stated("batch.sequence", integer(sequence));
@@ -89,8 +93,20 @@ fn slices(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
     Ok(())
 }
 
+/// The topology that the row's hardware is, and how much of it.
 fn machine(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
-    let per_node = row.hardware.gpus_per_node.unwrap_or(NODE);
+    let hardware = &row.hardware;
+    let names = [hardware.name.as_deref(), hardware.device_name.as_deref(), row.hw_family.as_deref()];
+    let found = names.into_iter().flatten().find_map(|name| machine_of(name, hardware.memory_gb));
+    if let Some(machine) = found {
+        let source = assumed(machine.assumed, "the memory is not stated: the larger of what this chip has");
+        keys.put("topology.name", machine.topology, source);
+    }
+    let domain = found.and_then(|machine| Topology::load(machine.topology, &Size::Smallest).ok()).map(|t| u64::from(t.node.chips));
+    if let Some(domain) = domain.filter(|&domain| domain > NODE) {
+        return domains(count, domain, keys);
+    }
+    let per_node = hardware.gpus_per_node.unwrap_or(NODE);
     if count == 0 || per_node == 0 {
         return Err(Reason::Contradiction(format!("hardware.count = {count} on nodes of gpus_per_node = {per_node}")));
     }
@@ -100,10 +116,31 @@ fn machine(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
     } else if count < per_node {
         keys.stated("topology.chips", integer(count));
     } else if count.is_multiple_of(per_node) {
-        let source = assumed(row.hardware.gpus_per_node.is_none(), "no size of a node is stated: eight chips");
+        let source = assumed(hardware.gpus_per_node.is_none(), "no size of a node is stated: eight chips");
         keys.put("topology.nodes", integer(count / per_node), source);
+        if per_node < NODE {
+            keys.stated("topology.chips", integer(per_node));
+        }
     } else {
         return Err(Reason::Uncovered(format!("{count} chips do not fill nodes of {per_node}")));
+    }
+    Ok(())
+}
+
+/// As few domains as hold all chips, each with as many of them: of 72, a job of 128 takes 64 of two.
+fn domains(count: u64, domain: u64, keys: &mut Gathered) -> Result<(), Reason> {
+    if count == 0 {
+        return Err(Reason::Contradiction("hardware.count = 0".to_owned()));
+    }
+    let fewest = count.div_ceil(domain);
+    let nodes = (fewest..=count).find(|&nodes| count.is_multiple_of(nodes)).unwrap_or(count);
+    let each = count / nodes;
+    let source = |yes| assumed(yes, &format!("which racks the job ran on is not stated: as few NVLink domains of {domain} as hold it, evenly"));
+    if nodes > 1 {
+        keys.put("topology.nodes", integer(nodes), source(true));
+    }
+    if each < domain || nodes == 1 {
+        keys.put("topology.chips", integer(each), source(nodes > 1));
     }
     Ok(())
 }

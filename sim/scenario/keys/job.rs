@@ -20,7 +20,7 @@ pub(super) const TOPOLOGY_KEYS: Table = Table {
         Key::new("nodes", Count(Some((1, 1 << 17))), CUDA, "Nodes of the machine."),
         Key::new("slice", Text, ALL, "A slice of a TPU pod, such as `4x4`, in place of nodes."),
         Key::new("slices", Count(Some((1, 1 << 17))), ALL, "Slices, joined by the network between them."),
-        Key::new("chips", Count(None), CUDA, "Some chips of one node, in place of nodes."),
+        Key::new("chips", Count(None), CUDA, "Some chips of one node, or of each of `nodes`."),
         Key::new("profile", Text, ALL, "A profile of costs other than the topology's own: a shipped name or a path."),
         Key::new(
             "nic_bandwidth",

@@ -286,7 +286,7 @@ pub(super) const MEGATRON_KEYS: Table = Table {
         ),
         Key::new(
             "fp8",
-            Choice(&[Word("delayed"), Word("tensorwise"), Word("blockwise")]),
+            Choice(&[Word("delayed"), Word("tensorwise"), Word("blockwise"), Word("mxfp8")]),
             MEGATRON,
             "`fp8_recipe`: how matmuls in fp8 are scaled. Without the key there is no fp8.",
         ),

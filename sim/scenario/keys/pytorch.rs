@@ -162,7 +162,7 @@ pub(super) const FLOAT8_KEYS: Table = Table {
     group: Group::Rest,
     owner: None,
     instead: &[
-        (MEGATRON, "write megatron.fp8 = \"delayed\", \"tensorwise\" or \"blockwise\""),
+        (MEGATRON, "write megatron.fp8 = \"delayed\", \"tensorwise\", \"blockwise\" or \"mxfp8\""),
         (ZERO, "remove the table, or write runtime = \"fsdp2\""),
         (INTERNEVO, "its matmuls run in 16 bits: remove the table"),
         (NANOTRON, "its matmuls run in bf16: remove the table"),

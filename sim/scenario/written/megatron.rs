@@ -83,6 +83,8 @@ pub enum Fp8 {
     Tensorwise,
     /// A scale for each block of it.
     Blockwise,
+    /// A scale for each 32 numbers, which the chip applies.
+    Mxfp8,
 }
 
 /// `cross_entropy_fusion_impl`.

@@ -22,6 +22,9 @@ use crate::units::Bytes;
 const ROW: u64 = 128;
 const SQUARE: u64 = 128 * 128;
 
+/// Numbers that share a scale of one byte under MXFP8 (OCP Microscaling Formats, 1.0).
+const MICROSCALED: u64 = 32;
+
 /// Steps whose maxima delayed scaling looks at (`amax_history_len` as NeMo sets it; Transformer Engine's own default).
 pub const HISTORY: u64 = 1024;
 
@@ -77,6 +80,7 @@ fn copy(elements: u64, recipe: Fp8Recipe, block: u64) -> u64 {
     match recipe {
         Fp8Recipe::Delayed | Fp8Recipe::Tensorwise => elements,
         Fp8Recipe::Blockwise => elements + elements / block * DType::Fp32.bytes(),
+        Fp8Recipe::Mxfp8 => elements + elements / MICROSCALED,
     }
 }
 
@@ -123,6 +127,8 @@ impl Eager {
         let (name, made) = match (recipe, copies) {
             (Fp8Recipe::Blockwise, Copies::Both) => ("te.block_quantize", 2),
             (Fp8Recipe::Blockwise, _) => ("te.block_quantize", 1),
+            (Fp8Recipe::Mxfp8, Copies::Both) => ("te.mxfp8_quantize", 2),
+            (Fp8Recipe::Mxfp8, _) => ("te.mxfp8_quantize", 1),
             (_, Copies::Rows) => ("te.cast", 1),
             (_, Copies::Columns | Copies::Both) => ("te.cast_transpose", 2),
         };
@@ -175,7 +181,7 @@ impl Eager {
     /// this alone, and given back (`distributed.py`, `_post_process_fp8_blockwise_gather`).
     fn turn_gathered(&mut self, gathered: Storage, bytes: u64, recipe: Fp8Recipe) -> Vec<Storage> {
         let turned = self.transposed(bytes);
-        if recipe == Fp8Recipe::Blockwise {
+        if recipe.of_blocks() {
             self.release(gathered);
             return vec![turned];
         }
@@ -197,7 +203,7 @@ impl Eager {
         let own = Wide { parts: sizes.sequence, ..Wide::own(value.bytes(), value.dtype) };
         let (rows, statistics) = (graph.dims.local_tokens(), statistics(norms));
         // Without backward nobody multiplies by the transposed copy.
-        let columns = !sizes.sequence || recipe == Fp8Recipe::Blockwise;
+        let columns = !sizes.sequence || recipe.of_blocks();
         let both = if results == Results::Save && columns { Copies::Both } else { Copies::Rows };
         let (numbers, mut normed) = if recipe == Fp8Recipe::Delayed {
             // The norm's kernel writes fp8.
@@ -346,7 +352,7 @@ impl Eager {
             return vec![self.retain(saved)];
         }
         let copies = match fp8.recipe {
-            Fp8Recipe::Blockwise => Copies::Columns,
+            Fp8Recipe::Blockwise | Fp8Recipe::Mxfp8 => Copies::Columns,
             _ if input.parts => Copies::Rows,
             _ => Copies::Both,
         };
@@ -370,7 +376,7 @@ impl Eager {
             held = self.quantised(whole, Copies::Both, recipe);
         } else {
             // Under blockwise scaling both copies travel, as one.
-            let (copies, ways) = if recipe == Fp8Recipe::Blockwise { (Copies::Both, 2) } else { (Copies::Rows, 1) };
+            let (copies, ways) = if recipe.of_blocks() { (Copies::Both, 2) } else { (Copies::Rows, 1) };
             let part = Wide { parts: true, ..Wide::own(self.bytes(gradient), sizes.dtype) };
             let part = self.quantised(part, copies, recipe);
             if !sizes.overlap {

@@ -7,9 +7,9 @@ use crate::runtime::Refusal;
 use crate::runtime::megatron::refused::{FP8, FP8_SIZES};
 use crate::runtime::megatron::{builder, experts, latent, mtp};
 
-/// Whether fp8 has blockwise scales, with its parameters kept in fp8 or in any case.
+/// Whether blocks of fp8 tensors have scales, with parameters kept in fp8 or in any case.
 fn is_blockwise(job: &Split, parameters: bool) -> bool {
-    job.matmuls.fp8().is_some_and(|fp8| fp8.recipe == Fp8Recipe::Blockwise && (fp8.parameters || !parameters))
+    job.matmuls.fp8().is_some_and(|fp8| fp8.recipe.of_blocks() && (fp8.parameters || !parameters))
 }
 
 /// Whether norms on queries and keys, if any, are of a head each, without biases and Transformer Engine's.
@@ -66,7 +66,7 @@ impl Chunk {
                 .instead(FP8_SIZES),
             ),
             (
-                is_blockwise(job, false) && job.overlap_tensor.is_some(),
+                job.matmuls.fp8().is_some_and(|fp8| fp8.recipe == Fp8Recipe::Blockwise) && job.overlap_tensor.is_some(),
                 Refusal::new("fp8-blockwise-tensor-overlap", "tensor-parallel overlap under blockwise scaling of fp8")
                     .on(FP8)
                     .instead("write megatron.tp_comm_overlap = false, or another megatron.fp8"),

@@ -8,7 +8,7 @@ use super::super::column::{Made, reads};
 use super::super::products::Sizes;
 use super::{Copies, Wide};
 use crate::model::graph::{Graph, Op};
-use crate::model::megatron::{Fp8, Fp8Recipe, Reads};
+use crate::model::megatron::{Fp8, Reads};
 use crate::program::{Collective, DType, MatmulLayout};
 
 impl Eager {
@@ -24,7 +24,7 @@ impl Eager {
         let (value, gathers) = (&graph.values[op.inputs[0]], reads(op) == Reads::Gathered);
         let own = Wide { parts: gathers, ..Wide::own(value.bytes(), value.dtype) };
         // With one scale the rank's part travels as it lies, and is transposed when all parts are there.
-        let columns = results == Results::Save && !fp8.original && (!gathers || fp8.recipe == Fp8Recipe::Blockwise);
+        let columns = results == Results::Save && !fp8.original && (!gathers || fp8.recipe.of_blocks());
         let copies = self.quantised(own, if columns { Copies::Both } else { Copies::Rows }, fp8.recipe);
         let travels = Self::travels(sizes.read(), sizes.dtype, fp8.recipe);
         let whole = gathers.then(|| self.gathered_now(travels));

@@ -20,8 +20,8 @@ impl Eager {
         let dispatch = self.dispatch_of_pass();
         let each = Wide::own(sizes.rows / sizes.local * columns * sizes.dtype.bytes(), sizes.dtype);
         let mut made = [vec![], vec![]];
-        // Under blockwise scaling those of all experts lie in one buffer each way (`bulk_allocate_fp8_blockwise_tensors`).
-        let (buffers, experts) = if recipe == Fp8Recipe::Blockwise { (1, sizes.local) } else { (sizes.local, 1) };
+        // Where blocks have scales those of all experts lie in one buffer each way (`bulk_allocate_fp8_blockwise_tensors`).
+        let (buffers, experts) = if recipe.of_blocks() { (1, sizes.local) } else { (sizes.local, 1) };
         for _ in 0..buffers {
             made[0].push(self.of_pass(experts * each.copy(recipe), "te.quantize"));
             if copies == Copies::Both {
