@@ -48,7 +48,7 @@ fn keeps_to(thresholds: &str, choice: &Choice) {
     assert_eq!(files.receipts.faults, [], "every line of the public file is a receipt");
     let groups = summary(&flown(&files, choice));
     let thresholds = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/receipts").join(thresholds);
-    let mut bounds = threshold::parse(thresholds.to_str().unwrap()).unwrap();
+    let mut bounds = threshold::parse(thresholds.to_str().unwrap()).unwrap().thresholds;
     let of = |bound: &Threshold| choice.lanes.contains(&bound.lane);
     let whole = bounds.iter().all(|bound| bound.lane == ALL || of(bound));
     bounds.retain(|bound| whole || of(bound));

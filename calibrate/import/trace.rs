@@ -309,3 +309,109 @@ fn kind(class: side::Class) -> Option<&'static str> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+    use std::ops::ControlFlow;
+
+    use super::*;
+
+    /// A kernel of an operator: its name, its arguments, when it began and how long it ran \[µs\].
+    struct Ran {
+        op: &'static str,
+        args: String,
+        start: u64,
+        lasts: u64,
+    }
+
+    fn mm(strides: &str, start: u64, lasts: u64) -> Ran {
+        let types = r#""Input type":["c10::BFloat16","c10::BFloat16"]"#;
+        let args = format!(r#""Input Dims":[[8192,4096],[4096,14336]],"Input Strides":{strides},{types}"#);
+        Ran { op: "aten::mm", args, start, lasts }
+    }
+
+    /// A trace of these, with an exchange from 100 to 200 ms.
+    fn trace(ran: &[Ran]) -> Trace {
+        let mut events = String::new();
+        for (number, Ran { op, args, start, lasts }) in ran.iter().enumerate() {
+            let (at, number) = (start - 50, number + 1);
+            let _ = write!(
+                events,
+                r#"{{"ph":"X","cat":"cpu_op","name":"{op}","pid":1,"tid":1,"ts":{at},"dur":20,"args":{{{args}}}}},
+                {{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":1,"tid":1,"ts":{},"dur":5,"args":{{"correlation":{number}}}}},
+                {{"ph":"X","cat":"kernel","name":"nvjet_tst","pid":0,"tid":7,"ts":{start},"dur":{lasts},"args":{{"device":0,"stream":7,"correlation":{number}}}}},"#,
+                at + 5
+            );
+        }
+        events += r#"{"ph":"X","cat":"kernel","name":"ncclDevKernel_AllGather_RING_LL()","pid":0,"tid":20,"ts":100000,"dur":100000,"args":{"device":0,"stream":20,"correlation":99}}"#;
+        let text = format!(
+            r#"{{"schemaVersion":1,"deviceProperties":[{{"id":0,"name":"NVIDIA H100 80GB HBM3","numSms":132}}],"record_shapes":1,"traceEvents":[{events}]}}"#
+        );
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), text).expect("it is written");
+        windtunnel::trace::read(file.path(), &|_, _| ControlFlow::Continue(())).expect("it is a trace")
+    }
+
+    fn base() -> Profile {
+        let (path, text) = Profile::text("h100-sxm-80gb").expect("shipped");
+        Profile::parse(&path, &text).expect("it parses")
+    }
+
+    const FORWARD: &str = "[[4096,1],[1,4096]]";
+
+    #[test]
+    fn kernels_alone_become_points_that_the_base_s_clocks_turn_back_into_what_was_traced() {
+        let base = base();
+        let times = [1500, 1520, 1480, 1500, 1510];
+        let mut ran: Vec<Ran> = (0..5).map(|at| mm(FORWARD, 1000 + 2000 * at as u64, times[at])).collect();
+        ran.extend((0..3).map(|at| mm(FORWARD, 110_000 + 3000 * at, 2900)));
+        let read = points(&[("rank0.json".to_owned(), trace(&ran))], &base);
+        let [(_, point)] = &read.points.points[..] else { panic!("{:?}", read.points) };
+        let What::Matmul { m: 8192, n: 14336, k: 4096, dtype, layout } = &point.what else { panic!("{point:?}") };
+        assert_eq!((dtype.as_str(), layout.as_str(), point.repeats), ("bf16", "forward", 5));
+        let sustained = point.median / base.clock.matmul(point.median * 1e-6, DType::Bf16);
+        assert!((sustained - 1500.0).abs() < 1e-3, "{point:?}");
+        assert!(point.median < 1500.0, "a busy board is slower than a burst");
+        assert_eq!(read.left_out.get("matmuls and attention beside an exchange"), Some(&3));
+        assert_eq!(read.points.machines[0].chip, "NVIDIA H100 80GB HBM3");
+    }
+
+    #[test]
+    fn strides_tell_the_three_matmuls_of_a_linear_layer_apart() {
+        let base = base();
+        for (strides, layout) in [
+            (FORWARD, Some("forward")),
+            ("[[4096,1],[14336,1]]", Some("data_gradient")),
+            ("[[1,8192],[14336,1]]", Some("weight_gradient")),
+            ("[[1,8192],[1,4096]]", None),
+            ("[[],[]]", None),
+        ] {
+            let read = points(&[("a.json".to_owned(), trace(&[mm(strides, 1000, 1500)]))], &base);
+            let found = read.points.points.first().map(|(_, point)| match &point.what {
+                What::Matmul { layout, .. } => layout.clone(),
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(found.as_deref(), layout, "{strides}");
+            assert_eq!(layout.is_none(), read.left_out.keys().any(|why| why.contains("strides")), "{:?}", read.left_out);
+        }
+    }
+
+    #[test]
+    fn attention_has_its_mask_among_its_arguments() {
+        let base = base();
+        let qkv = r#"[2,8192,32,128],[2,8192,8,128],[2,8192,8,128]"#;
+        let args = format!(
+            r#""Input Dims":[{qkv},[],[],[],[],[],[]],"Input type":["c10::BFloat16","c10::BFloat16","c10::BFloat16","","","Scalar","Scalar","Scalar","Scalar"],"Concrete Inputs":["","","","","","8192","8192","0.","True"]"#
+        );
+        let ran = Ran { op: "aten::_flash_attention_forward", args, start: 1000, lasts: 4000 };
+        let read = points(&[("a.json".to_owned(), trace(&[ran]))], &base);
+        let [(_, point)] = &read.points.points[..] else { panic!("{:?}", read.left_out) };
+        let What::Attention { backend, backward: false, batch: 2, heads: 32, kv_heads: 8, queries: 8192, causal: true, .. } = &point.what
+        else {
+            panic!("{point:?}")
+        };
+        assert_eq!(backend, "flash2");
+        assert!(point.median < 4000.0 && point.median > 2500.0, "{point:?}");
+    }
+}

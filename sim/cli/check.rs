@@ -47,9 +47,9 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Exit with 1 if a figure is worse: step_time.median=8%,reserved.median=5%, or a .toml file of thresholds; with --trace-in:
-    /// step=5%,matmul=10%.
+    /// step=5%,matmul=10%. Repeat it for several files.
     #[arg(long, value_name = "SPEC")]
-    fail_above: Option<String>,
+    fail_above: Vec<String>,
     #[command(flatten)]
     traces: gap::Traces,
 }
@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> Outcome {
             files: &args.files,
             json: args.json.as_ref(),
             trace: args.trace.as_ref(),
-            fail_above: args.fail_above.as_deref(),
+            fail_above: &args.fail_above,
         };
         return gap::run(&args.traces, wanted);
     }
@@ -72,7 +72,8 @@ pub fn run(args: &Args) -> Outcome {
     }
     let [json, runs, html, trace] = [&args.json, &args.runs, &args.html, &args.trace].map(|path| output(path.as_ref()));
     let (json, runs, html, trace) = (json?, runs?, html?, trace?);
-    let thresholds = args.fail_above.as_deref().map(threshold::parse).transpose().map_err(Failure::input)?;
+    let specs = args.fail_above.iter().map(|spec| threshold::parse(spec));
+    let bounds = specs.collect::<Result<Vec<_>, _>>().map_err(Failure::input)?;
     let (files, refused) = check::read_what_can_be(&args.files);
     for error in &refused {
         files::complain(&format!("error: {error}"));
@@ -114,8 +115,8 @@ pub fn run(args: &Args) -> Outcome {
     if let Some(file) = html {
         written.write(file, &html::page(&outcome, &groups), "");
     }
-    let bounded = thresholds.is_some();
-    let broken = thresholds.map(|thresholds| threshold::broken(&thresholds, &groups)).unwrap_or_default();
+    let bounded = !bounds.is_empty();
+    let broken: Vec<threshold::Broken> = bounds.iter().flat_map(|bounds| bounds.broken(&outcome)).collect();
     let mut report = text::report(&outcome, &groups, width());
     if bounded && broken.is_empty() {
         report += "\nAll bounds hold.\n";

@@ -51,14 +51,15 @@ pub struct Wanted<'a> {
     /// Where both steps go for Perfetto.
     pub trace: Option<&'a PathBuf>,
     /// Bounds.
-    pub fail_above: Option<&'a str>,
+    pub fail_above: &'a [String],
 }
 
 pub fn run(traces: &Traces, wanted: Wanted<'_>) -> Outcome {
     let [scenario] = wanted.files else {
         return Err(Failure::input("--trace-in compares one scenario with its traces: write one scenario"));
     };
-    let bounds = wanted.fail_above.map(bounds::parse).transpose().map_err(Failure::input)?.unwrap_or_default();
+    let bounds = wanted.fail_above.iter().map(|spec| bounds::parse(spec));
+    let bounds = bounds.collect::<Result<Vec<_>, _>>().map_err(Failure::input)?.concat();
     let (json, tracks) = (output(wanted.json)?, output(wanted.trace)?);
     let scenario = import::load(scenario, &traces.machine)?;
     let traces_read = traces.trace_in.iter().map(|path| read(path)).collect::<Result<Vec<_>, Failure>>()?;

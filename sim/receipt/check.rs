@@ -43,6 +43,15 @@ pub struct Outcome {
     pub faults: Vec<Fault>,
 }
 
+impl Outcome {
+    /// Of the receipts that a choice takes.
+    pub fn only(&self, choice: &Choice) -> Outcome {
+        let judged = self.judged.iter().filter(|row| choice.takes(&row.lane, &row.hardware, &row.grade));
+        let skipped = self.skipped.iter().filter(|row| choice.takes(&row.lane, &row.hardware, &row.grade));
+        Outcome { judged: judged.cloned().collect(), skipped: skipped.cloned().collect(), faults: self.faults.clone() }
+    }
+}
+
 /// Receipts of all files: rows of JSON lines, and scenarios with `[measured]`.
 #[derive(Debug, Default)]
 pub struct Files {
@@ -178,6 +187,7 @@ impl Choice {
         (chosen, missing)
     }
 
+    /// Whether a receipt of these is chosen.
     fn takes(&self, lane: &str, hardware: &str, grade: &str) -> bool {
         let among = |list: &[String], name: &str| list.is_empty() || list.iter().any(|one| one == name);
         among(&self.lanes, lane) && among(&self.hardware, hardware) && among(&self.grades, grade)

@@ -10,6 +10,8 @@
 //! "step_time.median" = 0.05
 //! coverage = 0.9
 //! ```
+//! A table `[rows]` before them says which receipts the file is about, as `--lane`, `--hardware` and `--grade` do: the others are checked
+//! and reported, and count in no bound.
 //! Every figure is a bound from above, but `coverage`, `interval` (share of steps inside the predicted interval), `picks.best` and
 //! `picks.pairs` ([`super::picks`]), which are bounds from below, and `step_time.bias`, which bounds the absolute bias.
 
@@ -20,7 +22,24 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::ReceiptError;
-use super::summary::{ALL, Errors, Group};
+use super::check::{Choice, Outcome};
+use super::summary::{ALL, Errors, Group, summary};
+
+/// Bounds, and what they are about.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    /// The receipts that count.
+    pub rows: Choice,
+    /// Bounds by group.
+    pub thresholds: Vec<Threshold>,
+}
+
+impl Bounds {
+    /// Every bound that an outcome breaks.
+    pub fn broken(&self, outcome: &Outcome) -> Vec<Broken> {
+        broken(&self.thresholds, &summary(&outcome.only(&self.rows)))
+    }
+}
 
 /// Bounds on one group.
 #[derive(Clone, Debug)]
@@ -101,7 +120,21 @@ pub struct Broken {
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
+    rows: Rows,
+    #[serde(default)]
     threshold: Vec<toml::Table>,
+}
+
+/// The receipts that a file is about; all of what is left out.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rows {
+    #[serde(default)]
+    lane: Vec<String>,
+    #[serde(default)]
+    hardware: Vec<String>,
+    #[serde(default)]
+    grade: Vec<String>,
 }
 
 fn known() -> String {
@@ -135,8 +168,11 @@ fn a_share(name: &str, value: f64) -> Result<(), ReceiptError> {
 }
 
 /// Reads a specification: a file, or bounds for the total.
-pub fn parse(spec: &str) -> Result<Vec<Threshold>, ReceiptError> {
-    if spec.ends_with(".toml") { load(Path::new(spec)) } else { inline(spec) }
+pub fn parse(spec: &str) -> Result<Bounds, ReceiptError> {
+    if spec.ends_with(".toml") {
+        return load(Path::new(spec));
+    }
+    Ok(Bounds { rows: Choice::default(), thresholds: inline(spec)? })
 }
 
 fn inline(spec: &str) -> Result<Vec<Threshold>, ReceiptError> {
@@ -162,13 +198,16 @@ fn inline(spec: &str) -> Result<Vec<Threshold>, ReceiptError> {
     Ok(vec![Threshold { lane: ALL.to_owned(), hardware: ALL.to_owned(), bounds }])
 }
 
-fn load(path: &Path) -> Result<Vec<Threshold>, ReceiptError> {
+fn load(path: &Path) -> Result<Bounds, ReceiptError> {
     let file = path.display().to_string();
     let text = crate::files::text(path)
         .map_err(|error| ReceiptError::Unreadable { path: file.clone(), reason: error.to_string() })?;
     let written: File = toml::from_str(&text)
         .map_err(|error| ReceiptError::Threshold(format!("{file}: {}", error.to_string().trim())))?;
-    written.threshold.iter().enumerate().map(|(at, table)| understand(&file, at + 1, table)).collect()
+    let thresholds = written.threshold.iter().enumerate().map(|(at, table)| understand(&file, at + 1, table));
+    let Rows { lane, hardware, grade } = written.rows;
+    let rows = Choice { lanes: lane, hardware, grades: grade, speed: None };
+    Ok(Bounds { rows, thresholds: thresholds.collect::<Result<_, _>>()? })
 }
 
 fn understand(file: &str, number: usize, table: &toml::Table) -> Result<Threshold, ReceiptError> {
