@@ -16,6 +16,8 @@ use windtunnel::scenario::{Prediction, Scenario, predict};
 use windtunnel::trace::{self, Trace};
 use windtunnel::units::Time;
 
+use crate::command::Folder;
+
 /// Four layers under FSDP2 on four chips: matmuls, attention, collectives and a host that launches it all.
 fn scenario(sequence: u64) -> (Scenario, Prediction) {
     let scenario = Scenario::builder("four layers on four chips")
@@ -334,5 +336,46 @@ fn what_does_not_fit_together_is_refused_in_words() {
     assert!(larger.contains("a job of 64 ranks"), "{larger}");
     for spec in ["matmul", "matmal=5%", "matmul=x%"] {
         assert!(bounds::parse(spec).expect_err("no bound").contains("--fail-above"));
+    }
+}
+
+#[test]
+fn the_command_reports_writes_and_fails_above_a_bound() {
+    let of = scenario(4096);
+    let side = predicted(&of.1, 0).expect("rank 0");
+    let folder = Folder::new("gap");
+    folder.write(
+        "mine.toml",
+        "description = \"four layers on four chips\"\nruntime = \"fsdp2\"\n[topology]\nname = \"h100-sxm-80gb\"\nchips = 4\n[model]\n\
+         name = \"llama-3.1-8b\"\nlayers = 4\n[batch]\nsequence = 4096\n",
+    );
+    folder.write("rank0.json", &kineto(&side, 0, 3));
+    let run = |more: &[&str]| {
+        let output = folder.windtunnel(&[&["check", "mine.toml", "--trace-in", "rank0.json"], more].concat());
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, report, said) = run(&["--fail-above", "step=1%", "--fail-above", "matmul=1%", "--json", "gap.json", "--trace", "both.json"]);
+    assert_eq!(code, Some(0), "{report}{said}");
+    assert!(report.contains("mine.toml against rank0.json, rank 0, ProfilerStep#1") && report.contains("All bounds hold."), "{report}");
+    let json: serde_json::Value = serde_json::from_slice(&folder.read("gap.json")).expect("it is JSON");
+    let sum = |list: &str| json[list].as_array().expect(list).iter().map(|part| part["adds_s"].as_f64().expect("a number")).sum::<f64>();
+    assert!((sum("parts") + sum("idle") - json["gap_s"].as_f64().expect("a number")).abs() < 1e-9, "{json:#}");
+    let both: serde_json::Value = serde_json::from_slice(&folder.read("both.json")).expect("it is JSON");
+    let processes = both["traceEvents"].as_array().expect("events").iter().filter(|event| event["name"] == "process_name");
+    let names: Vec<&str> = processes.filter_map(|event| event["args"]["name"].as_str()).collect();
+    assert_eq!(names, ["measured", "predicted"]);
+    let (code, report, _) = run(&["--fail-above", "all-to-all=5%"]);
+    assert_eq!(code, Some(1), "{report}");
+    assert!(report.contains("all-to-all: there is nothing that prediction and trace both have"), "{report}");
+    for (arguments, word) in [
+        (vec!["check", "mine.toml", "mine.toml", "--trace-in", "rank0.json"], "one scenario"),
+        (vec!["check", "mine.toml", "--trace-in", "mine.toml"], "mine.toml"),
+        (vec!["check", "mine.toml", "--trace-in", "rank0.json", "--rank", "2"], "write one of 0"),
+        (vec!["check", "mine.toml", "--trace-in", "rank0.json", "--fail-above", "matmul"], "matmul=5%"),
+        (vec!["check", "mine.toml", "--trace", "both.json"], "--trace-in"),
+        (vec!["check", "mine.toml", "--on", "h100-sxm-80gb"], "--trace-in"),
+    ] {
+        let said = folder.refuses(&arguments);
+        assert!(said.contains(word), "{arguments:?}: {said}");
     }
 }

@@ -3,6 +3,8 @@
 use windtunnel::log::{self, LogError};
 use windtunnel::scenario::Scenario;
 
+use crate::command::Folder;
+
 /// A run's log of some steps, with text around them that is not of steps.
 fn log_of(line: impl Fn(usize, f64) -> String, rest: &str) -> String {
     // Two of warm-up, one checkpoint, else steady.
@@ -125,4 +127,32 @@ fn a_log_of_something_else_is_refused_with_what_is_read() {
     // A line cut in the middle is no line of a step, and breaks nothing.
     let cut = "completed step: 7, sec";
     assert!(log::read("cut.log", cut).is_err());
+}
+
+#[test]
+fn the_command_makes_a_receipt_and_check_keeps_a_history() {
+    let folder = Folder::new("logs");
+    folder.write("mine.toml", SCENARIO);
+    let maxtext = |step: usize, time: f64| format!("completed step: {step}, seconds: {time:.3}, TFLOP/s/device: 412.3, loss: 10.1");
+    folder.write("train.log", &log_of(maxtext, ""));
+    std::fs::create_dir(folder.path.join("runs")).expect("a folder");
+    let output = folder.windtunnel(&["import", "log", "train.log", "--scenario", "mine.toml", "--out", "runs/a.toml"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // The same job on three days: slower since the last commit.
+    let receipt = String::from_utf8(folder.read("runs/a.toml")).expect("text");
+    assert!(receipt.starts_with("runtime = \"fsdp2\"") && receipt.contains("step_time = ["), "{receipt}");
+    for (file, date, commit, time) in [("a", "2026-09-01", "aaa", 2.0), ("b", "2026-09-20", "bbb", 2.01), ("c", "2026-10-07", "ccc", 2.4)] {
+        let run = format!("{SCENARIO}\n[measured]\nstep_time = \"{time} s\"\ndate = \"{date}\"\ncommit = \"{commit}\"\n");
+        folder.write(&format!("runs/{file}.toml"), &run);
+    }
+    let output = folder.windtunnel(&["check", "runs", "--json", "check.json"]);
+    let report = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{report}");
+    assert!(report.contains("part on 2026-10-07, commit ccc"), "{report}");
+    let json: serde_json::Value = serde_json::from_slice(&folder.read("check.json")).expect("it is JSON");
+    assert_eq!(json["history"][0]["parted"], "runs/c.toml", "{:#}", json["history"]);
+    let twice = folder.refuses(&["import", "log", "train.log", "--scenario", "runs/a.toml"]);
+    assert!(twice.contains("has a [measured] table"), "{twice}");
+    std::fs::create_dir(folder.path.join("empty")).expect("a folder");
+    assert!(folder.refuses(&["check", "empty"]).contains("holds no scenario"));
 }
