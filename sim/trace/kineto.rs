@@ -6,6 +6,7 @@
 mod event;
 mod finite;
 mod machine;
+mod unused;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -81,6 +82,9 @@ impl Parts for Reader {
     }
 
     fn event(&mut self, json: &[u8]) -> Result<(), serde_json::Error> {
+        if unused::is_unused(json) {
+            return Ok(());
+        }
         match serde_json::from_slice(json) {
             Ok(event) => self.take(&event),
             Err(error) => {

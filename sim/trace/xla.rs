@@ -89,11 +89,14 @@ pub(super) struct Event<'a> {
     pub bytes: Option<u64>,
 }
 
+/// What tells instructions apart: programs share names.
+type NameAndProgram = (Id<Name>, Option<Id<Name>>);
+
 /// Everything that was met.
 #[derive(Default)]
 pub(super) struct Planes {
     pub draft: Draft,
-    instructions: BTreeMap<(Id<Name>, Option<Id<Name>>), Id<Instruction>>,
+    instructions: BTreeMap<NameAndProgram, Id<Instruction>>,
     /// Instructions on threads of the host: they are the kernels where no device ran any.
     of_host: Vec<DraftKernel>,
     programs: Vec<Mark>,

@@ -122,7 +122,7 @@ impl Row<'_> {
     pub(super) fn span(&self, start: usize, end: usize) -> Result<(u64, u64), Stop> {
         let time = |column: usize| {
             let ns = self.integer(column)?.and_then(|ns| u64::try_from(i128::from(ns) + i128::from(ZERO)).ok());
-            ns.filter(|&ns| ns >= ZERO / 2 && ns < 3 * ZERO)
+            ns.filter(|ns| (ZERO / 2..3 * ZERO).contains(ns))
                 .ok_or_else(|| self.wrong(format!("column {}: expected a time in nanoseconds", self.name(column))))
         };
         let (start, end) = (time(start)?, time(end)?);
