@@ -10,7 +10,8 @@ use super::error::ScenarioError;
 use super::paths::relative;
 use super::reader::{MOST_SEQUENCE, Reader};
 use super::written;
-use crate::model::huggingface::{Base, Inline, ModelError};
+use crate::model::huggingface::ModelError;
+use crate::model::huggingface::inline::{self, Base, Inline};
 use crate::model::layer::MOST_LAYERS;
 use crate::model::routing::Load;
 use crate::model::{FeedForward, Mixer, ModelConfig, Position, huggingface};
@@ -63,11 +64,11 @@ fn loaded(reader: &Reader<'_>, written: &Spanned<written::Model>) -> Result<Mode
                 first = value.span();
             }
             lines.insert(key.clone(), reader.place(value).line);
-            keys.insert(key.clone(), huggingface::json(value.get_ref()));
+            keys.insert(key.clone(), inline::json(value.get_ref()));
         }
-        let inline = Inline { file: reader.file, keys, lines };
+        let written = Inline { file: reader.file, keys, lines };
         let place = || reader.place(&Spanned::new(first.clone(), ()));
-        return huggingface::inline(&inline, base).map_err(|problem| failed(problem, place()));
+        return inline::read(&written, base).map_err(|problem| failed(problem, place()));
     }
     match (&at.name, &at.huggingface, path) {
         (Some(name), ..) => shipped(reader, name)?.map_err(|problem| failed(problem, reader.place(name))),
