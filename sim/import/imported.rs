@@ -9,7 +9,7 @@ use super::error::ImportError;
 use super::settings::{Settings, Unmodelled};
 use super::why::{Found, Why};
 use crate::model::ModelConfig;
-use crate::model::huggingface::{self, Base, Inline};
+use crate::model::huggingface::inline::{self, Base, Inline};
 use crate::scenario::Scenario;
 
 /// A scenario key with its value and where that comes from.
@@ -84,7 +84,7 @@ impl Imported {
         let mut keys = serde_json::Map::new();
         for Entry { key, value, .. } in &self.entries {
             if let Some(key) = key.strip_prefix("model.config.") {
-                keys.insert(key.to_owned(), huggingface::json(value));
+                keys.insert(key.to_owned(), inline::json(value));
             }
         }
         let base = match (word("model.name"), word("model.huggingface")) {
@@ -92,7 +92,7 @@ impl Imported {
             (None, Some(path)) => Base::File(Path::new(path)),
             (None, None) => Base::None,
         };
-        huggingface::inline(&Inline { file: &self.file, keys, lines: BTreeMap::new() }, base).ok()
+        inline::read(&Inline { file: &self.file, keys, lines: BTreeMap::new() }, base).ok()
     }
 
     /// A key's whole number, or one.

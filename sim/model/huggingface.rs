@@ -25,7 +25,7 @@ mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
 mod ignored;
-mod inline;
+pub mod inline;
 mod keys;
 mod limits;
 mod llama;
@@ -51,7 +51,6 @@ use serde_json::Value;
 
 use decoder::Decoder;
 pub use error::ModelError;
-pub use inline::{Base, Inline, inline, json};
 use keys::{Keys, Places};
 pub use shipped::shipped;
 

@@ -10,7 +10,8 @@ use super::error::ScenarioError;
 use super::paths::relative;
 use super::reader::{MOST_SEQUENCE, Reader};
 use super::written;
-use crate::model::huggingface::{Base, Inline, ModelError};
+use crate::model::huggingface::ModelError;
+use crate::model::huggingface::inline::{self, Base, Inline};
 use crate::model::layer::MOST_LAYERS;
 use crate::model::routing::Load;
 use crate::model::{FeedForward, Mixer, ModelConfig, Position, huggingface};
@@ -39,6 +40,31 @@ fn shipped(reader: &Reader<'_>, name: &Spanned<String>) -> Result<Result<ModelCo
     Err(reader.unknown(name, problem, remedy))
 }
 
+/// Keys of a `config.json` that say what keys of a scenario say, too.
+const TWICE: [(&str, &[&str]); 8] = [
+    ("layers", &["num_hidden_layers", "n_layer", "n_layers"]),
+    ("hidden", &["hidden_size", "n_embd", "d_model"]),
+    ("heads", &["num_attention_heads", "n_head", "n_heads"]),
+    ("kv_heads", &["num_key_value_heads"]),
+    ("ffn", &["intermediate_size", "n_inner", "ffn_dim"]),
+    ("vocab", &["vocab_size"]),
+    ("tied_head", &["tie_word_embeddings"]),
+    ("positions", &["max_position_embeddings", "n_positions"]),
+];
+
+/// Refuses a size that the config of a scenario and a key of its own both say.
+fn said_once(reader: &Reader<'_>, config: &BTreeMap<String, Spanned<toml::Value>>) -> Result<(), ScenarioError> {
+    let own = reader.table.get("model").and_then(toml::Value::as_table);
+    for (key, theirs) in TWICE {
+        let written = theirs.iter().find_map(|name| Some((name, config.get(*name)?)));
+        if let (Some((name, at)), Some(_)) = (written, own.and_then(|own| own.get(key))) {
+            let problem = format!("model.config.{name} and model.{key} say the same of the model");
+            return Err(reader.plan(at, problem, format!("remove model.{key}, or model.config.{name}")));
+        }
+    }
+    Ok(())
+}
+
 /// The model that a scenario names, or whose config it writes.
 fn loaded(reader: &Reader<'_>, written: &Spanned<written::Model>) -> Result<ModelConfig, ScenarioError> {
     let at = written.get_ref();
@@ -49,6 +75,7 @@ fn loaded(reader: &Reader<'_>, written: &Spanned<written::Model>) -> Result<Mode
     let failed = |problem, place| ScenarioError::Model { problem: Box::new(problem), place };
     let path = at.huggingface.as_ref().map(|path| relative(reader.file, path.get_ref()));
     if let Some(config) = at.config.as_ref().filter(|config| !config.is_empty()) {
+        said_once(reader, config)?;
         let base = match (&at.name, &path) {
             (Some(name), _) => {
                 let _ = shipped(reader, name)?;
@@ -63,11 +90,11 @@ fn loaded(reader: &Reader<'_>, written: &Spanned<written::Model>) -> Result<Mode
                 first = value.span();
             }
             lines.insert(key.clone(), reader.place(value).line);
-            keys.insert(key.clone(), huggingface::json(value.get_ref()));
+            keys.insert(key.clone(), inline::json(value.get_ref()));
         }
-        let inline = Inline { file: reader.file, keys, lines };
+        let written = Inline { file: reader.file, keys, lines };
         let place = || reader.place(&Spanned::new(first.clone(), ()));
-        return huggingface::inline(&inline, base).map_err(|problem| failed(problem, place()));
+        return inline::read(&written, base).map_err(|problem| failed(problem, place()));
     }
     match (&at.name, &at.huggingface, path) {
         (Some(name), ..) => shipped(reader, name)?.map_err(|problem| failed(problem, reader.place(name))),
@@ -298,6 +325,10 @@ mod tests {
             ("config.model_type = \"llama\"\nconfig.vocab_size = 1", "is missing: expected"),
             ("config.hidden_size = 4096", "\"model_type\" is missing"),
             ("name = \"llama-3.1-8b\"\nconfig.hidden_sizes = 1", "hidden_sizes"),
+            (
+                "name = \"llama-3.1-8b\"\nlayers = 4\nconfig.num_hidden_layers = 8",
+                "model.config.num_hidden_layers and model.layers say the same of the model",
+            ),
             ("huggingface = \"nowhere.json\"\nconfig.hidden_size = 64", "cannot read nowhere.json"),
             ("config.hidden_size = 1979-05-27", "model_type"),
         ] {

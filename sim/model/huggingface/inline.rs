@@ -32,7 +32,7 @@ pub struct Inline<'i> {
 }
 
 /// The model of `inline`, as changes of `base`.
-pub fn inline(inline: &Inline<'_>, base: Base<'_>) -> Result<ModelConfig, ModelError> {
+pub fn read(inline: &Inline<'_>, base: Base<'_>) -> Result<ModelConfig, ModelError> {
     let (mut map, of) = match base {
         Base::None => (Map::new(), None),
         Base::Shipped(name) => {
