@@ -48,8 +48,8 @@ const SHIPPED: [(&str, &str); 25] = [
     ("litgpt", include_str!("frameworks/litgpt.toml")),
     ("simumax", include_str!("frameworks/simumax.toml")),
     // For frameworks that none of those above is for.
-    ("zero-any", include_str!("frameworks/zero-any.toml")),
     ("megatron-any", include_str!("frameworks/megatron-any.toml")),
+    ("zero-any", include_str!("frameworks/zero-any.toml")),
     ("fsdp-any", include_str!("frameworks/fsdp-any.toml")),
 ];
 

@@ -1,6 +1,6 @@
 //! GPT-2, and with other sizes GPT-3 as Megatron trains it: learned positions, LayerNorm, GELU, biases everywhere, and
-//! a head that is the embedding (`GPT2Config`). With `num_local_experts`, which is no key of GPT-2's, every block has experts of that
-//! feed-forward, as Megatron's GPT has under `--num-experts`.
+//! a head that is the embedding (`GPT2Config`); and with experts of that feed-forward in every block, as Megatron's GPT has them
+//! under `--num-experts`.
 
 use super::ModelError;
 use super::decoder::{Decoder, Names, activation, plain};
@@ -23,16 +23,10 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
     let ffn = keys.size_if(&["n_inner"], FFN)?.unwrap_or(4 * width); // GPT2Config: None is four times the width
     let positions = keys.size_if(&["n_positions", "max_position_embeddings"], LENGTH)?.unwrap_or(1024); // GPT2Config
     let model = plain(keys, &NAMES, ffn)?;
-    let gating = Gating::Plain(activation(keys, "activation_function", Activation::GeluNew)?); // GPT2Config
-    let experts = match keys.peek("num_local_experts") {
-        Some(_) => Some(routed(keys, &["num_local_experts"], &["num_experts_per_tok"], ffn)?),
-        None => None,
-    };
     Ok(Decoder {
         norm: Norm::Layer { bias: true },
         position: Position::Learned { positions },
-        gating,
-        experts: experts.map(|experts| Experts { gating, bias: true, ..experts }),
+        gating: Gating::Plain(activation(keys, "activation_function", Activation::GeluNew)?), // GPT2Config
         qkv_bias: true,
         output_bias: true,
         ffn_bias: true,
@@ -40,4 +34,11 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
         tied_head: keys.flag("tie_word_embeddings", true)?, // GPT2Config, from PretrainedConfig
         ..model
     })
+}
+
+/// Reads `model_type` `gpt_experts`, which is no class of transformers: `num_local_experts`, `num_experts_per_tok`, and GPT-2's keys.
+pub(super) fn read_experts(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
+    let model = read(keys)?;
+    let experts = routed(keys, &["num_local_experts"], &["num_experts_per_tok"], model.ffn)?;
+    Ok(Decoder { experts: Some(Experts { bias: true, ..experts }), ..model })
 }

@@ -6,6 +6,7 @@
 use serde_json::Value;
 
 use super::Reason;
+use crate::hardware::Vendor;
 use crate::receipt::row::Row;
 use crate::receipt::table::word;
 use crate::scenario::Runtime;
@@ -14,11 +15,12 @@ use crate::scenario::Runtime;
 pub(super) fn beyond(row: &Row, value: &Value, runtime: &str) -> Result<(), Reason> {
     let vendor = row.hardware.vendor.as_deref().unwrap_or("nvidia");
     let has = |field: &str, what: &str| word(value, field).is_some_and(|word| word.to_lowercase().contains(what));
-    if vendor == "google" {
-        return Ok(());
-    }
-    if vendor != "nvidia" {
-        return Err(Reason::Outside(format!("a machine of {vendor}")));
+    let on_tpus = Runtime::find(runtime).map(|runtime| runtime.vendor() == Vendor::Google);
+    match (vendor, on_tpus) {
+        ("google", None | Some(true)) => return Ok(()),
+        ("nvidia", None | Some(false)) => {}
+        ("nvidia", Some(true)) => return Err(Reason::Uncovered("JAX on GPUs".to_owned())),
+        _ => return Err(Reason::Outside("not a CUDA machine".to_owned())),
     }
     let megatron = Runtime::find(runtime).is_some_and(Runtime::splits_model);
     let fsdp2 = runtime == "fsdp2";
