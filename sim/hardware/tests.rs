@@ -42,8 +42,9 @@ fn every_shipped_file_opens_with_what_it_is_and_uses_every_source_it_lists() {
     for listed in registry() {
         let (_, text) = shipped::find(listed.name).expect("it ships");
         assert!(text.starts_with("# "), "{} opens without saying what it is", listed.name);
-        let written: written::File = toml::from_str(&text).expect("it reads");
-        for key in written.sources.keys() {
+        // A file that names a base holds only what differs.
+        let written: toml::Table = text.parse().expect("it reads");
+        for key in written["sources"].as_table().expect("a table").keys() {
             assert!(text.contains(&format!("source = \"{key}\"")), "{} lists {key:?} and never uses it", listed.name);
         }
     }

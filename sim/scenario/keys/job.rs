@@ -348,13 +348,13 @@ pub(super) const MEASURED_KEYS: Table = Table {
     keys: &[
         Key::new(
             "step_time",
-            Other("\"1.5 s\", a list of times, or { p10, p50, p90 }"),
+            Other("a time, a list of times, or a table of p10 and p50 and p90"),
             ALL,
             "Time of a steady step; of several the median counts.",
         ),
         Key::new(
             "tokens_per_second_per_chip",
-            Other("a number, a list of numbers, or { p10, p50, p90 }"),
+            Other("a number, a list of numbers, or a table of p10 and p50 and p90"),
             ALL,
             "The rate of tokens, in place of `step_time`.",
         ),
