@@ -140,9 +140,14 @@ fn has(begin: &[u8], word: &str) -> bool {
     memchr::memmem::find(begin, word.as_bytes()).is_some()
 }
 
+/// An object, or a list of objects: a table of TOML begins with a bracket, too.
 fn is_json(begin: &[u8]) -> bool {
-    let first = begin.iter().find(|byte| !byte.is_ascii_whitespace());
-    matches!(first, Some(b'{' | b'['))
+    let mut bytes = begin.iter().filter(|byte| !byte.is_ascii_whitespace());
+    match bytes.next() {
+        Some(b'{') => true,
+        Some(b'[') => matches!(bytes.next(), None | Some(b'{' | b']')),
+        _ => false,
+    }
 }
 
 fn is_kineto(begin: &[u8]) -> bool {
@@ -164,6 +169,9 @@ fn looks_like(begin: &[u8]) -> String {
             "it is a report of Nsight Systems: export it with nsys export --type sqlite FILE.nsys-rep".to_owned()
         }
         _ if begin.starts_with(b"PK") => "it is a zip archive: unpack it".to_owned(),
+        _ if begin.iter().take(32).all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace()) => {
+            format!("it is text that begins with {:?}", String::from_utf8_lossy(&begin[..begin.len().min(32)]))
+        }
         _ => {
             let first: Vec<String> = begin.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
             format!("it begins with the bytes {}", first.join(" "))

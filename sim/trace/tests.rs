@@ -318,6 +318,7 @@ fn what_is_no_trace_is_told_what_it_looks_like() {
         (b"{\"a\": 1}", "JSON without events"),
         (b"PK\x03\x04", "unpack it"),
         (b"\x00\x01", "00 01"),
+        (b"[package]\nname = 1", "text that begins with \"[package]"),
         (b"{\"deviceProperties\": [], \"traceEvents\": []}", "holds no kernel"),
     ] {
         let error = read_bytes(bytes).expect_err("it is no trace").to_string();
