@@ -76,6 +76,8 @@ pub(super) fn sized(row: &Row, model: &Fit, keys: &mut Gathered) -> Result<(), R
     if dense {
         // Where the source has other heads than the row, the row's key-value heads are not its own either.
         let same_heads = taken.is_none_or(|heads| Some(heads) == own.n_heads);
+        // As many as there are query heads is what the key's absence says.
+        let same_heads = same_heads && !(own.n_kv_heads == own.n_heads && base.kv_heads() == base.heads());
         put("hidden", own.hidden, base.width);
         put("heads", own.n_heads, base.heads());
         put("kv_heads", own.n_kv_heads.filter(|_| same_heads).filter(|_| other || own.n_heads.is_some_and(|heads| heads != base.heads())), base.kv_heads());
