@@ -148,10 +148,12 @@ fn date(version: &str) -> Option<f64> {
             return Some(found * 100.0 + month);
         }
         // NVIDIA's containers are called by year and month.
-        if part.len() == 2 && (20.0..=39.0).contains(&found) && parts.get(at + 1).is_some_and(|next| next.len() == 2) {
-            if let Some(month) = month(parts.get(at + 1)) {
-                return Some((2000.0 + found) * 100.0 + month);
-            }
+        if part.len() == 2
+            && (20.0..=39.0).contains(&found)
+            && parts.get(at + 1).is_some_and(|next| next.len() == 2)
+            && let Some(month) = month(parts.get(at + 1))
+        {
+            return Some((2000.0 + found) * 100.0 + month);
         }
     }
     None
