@@ -128,13 +128,11 @@ pub fn run(args: &Args) -> Outcome {
     if outcome.panicked() {
         return Ok(ExitCode::from(windtunnel::bug::CODE));
     }
-    Ok(ExitCode::from(
-        match (outcome.faults.iter().all(|fault| fault.read) && refused.is_empty(), broken.is_empty()) {
-            (false, _) => 2,
-            (true, false) => 1,
-            (true, true) => 0,
-        },
-    ))
+    Ok(ExitCode::from(match (outcome.faults.iter().all(|fault| fault.read) && refused.is_empty(), broken.is_empty()) {
+        (false, _) => 2,
+        (true, false) => 1,
+        (true, true) => 0,
+    }))
 }
 
 /// The published distribution of that name.

@@ -100,7 +100,6 @@ const ARCHITECTURES: &[Architecture] = &[
     sparse("deepseek_v2", "DeepseekV2Config", deepseek::read_v2),
     sparse("deepseek_v3", "DeepseekV3Config", deepseek::read_v3),
     sparse("gpt_oss", "GptOssConfig", gpt_oss::read),
-    sparse("gpt_experts", "Megatron-LM's GPT with --num-experts", gpt2::read_experts),
 ];
 
 /// The model whose configuration is the file at `path`.

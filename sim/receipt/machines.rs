@@ -104,7 +104,14 @@ mod tests {
 
     #[test]
     fn a_card_that_is_no_board_has_no_topology_and_a_memory_that_no_chip_has_is_none() {
-        for (spelling, memory) in [("H100 PCIe", None), ("H100 NVL", Some(94.0)), ("A100-PCIE-40GB", None), ("A100", Some(64.0)), ("MI300X", None), ("", None)] {
+        for (spelling, memory) in [
+            ("H100 PCIe", None),
+            ("H100 NVL", Some(94.0)),
+            ("A100-PCIE-40GB", None),
+            ("A100", Some(64.0)),
+            ("MI300X", None),
+            ("", None),
+        ] {
             assert_eq!(machine(spelling, memory), None, "{spelling}");
         }
     }

@@ -86,12 +86,15 @@ pub fn map(entry: &Entry, tables: &Tables) -> Result<Mapped, Reason> {
 fn idle(row: &serde_json::Value, rules: &[&Rule], tables: [&Table; 2]) -> Result<Vec<Assumption>, Reason> {
     let mut assumed = vec![];
     for field in switches(row) {
-        if rules.iter().any(|rule| rule.when.contains_key(&field)) || tables.iter().any(|table| table.ignore.contains_key(&field)) {
+        if rules.iter().any(|rule| rule.when.contains_key(&field))
+            || tables.iter().any(|table| table.ignore.contains_key(&field))
+        {
             continue;
         }
         let value = word(row, &field).unwrap_or_default();
         let off = ["false", "none", "0", "off", "no", ""].contains(&value.to_lowercase().as_str());
-        let matters = tables.iter().flat_map(|table| &table.matters).find(|(pattern, _)| matches(pattern, Some(&field)));
+        let matters =
+            tables.iter().flat_map(|table| &table.matters).find(|(pattern, _)| matches(pattern, Some(&field)));
         match matters.filter(|_| !off) {
             Some((_, why)) => return Err(Reason::Uncovered(format!("{field} = {value:?}: {why}"))),
             None => assumed.push(Assumption {

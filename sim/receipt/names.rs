@@ -58,10 +58,14 @@ const IDLE: [&str; 22] = [
 
 /// Each shipped model's words, under its name and its aliases.
 static KNOWN: LazyLock<Vec<(&'static str, Vec<String>)>> = LazyLock::new(|| {
-    let aliases: Aliases = toml::from_str(include_str!("models.toml")).unwrap_or_else(|error| panic!("models.toml: {error}"));
+    let aliases: Aliases =
+        toml::from_str(include_str!("models.toml")).unwrap_or_else(|error| panic!("models.toml: {error}"));
     let named = |name: &'static str| {
         let others = aliases.alias.get(name).map(Vec::as_slice).unwrap_or_default();
-        std::iter::once(words(name)).chain(others.iter().map(|alias| words(alias))).map(move |words| (name, words)).collect::<Vec<_>>()
+        std::iter::once(words(name))
+            .chain(others.iter().map(|alias| words(alias)))
+            .map(move |words| (name, words))
+            .collect::<Vec<_>>()
     };
     shipped::names().flat_map(named).collect()
 });
@@ -81,7 +85,8 @@ pub fn model(name: &str) -> Fit {
         return Fit::Unknown;
     }
     let those = |fits: &dyn Fn(&[String]) -> bool| {
-        let mut names: Vec<&'static str> = KNOWN.iter().filter(|(_, words)| fits(words)).map(|(name, _)| *name).collect();
+        let mut names: Vec<&'static str> =
+            KNOWN.iter().filter(|(_, words)| fits(words)).map(|(name, _)| *name).collect();
         names.dedup();
         names
     };
@@ -147,7 +152,9 @@ pub fn words(name: &str) -> Vec<String> {
 
 /// A month in digits, such as `2507`.
 fn released(word: &str) -> bool {
-    word.len() == 4 && word.chars().all(|c| c.is_ascii_digit()) && (2301..=2912).contains(&word.parse::<u32>().unwrap_or(0))
+    word.len() == 4
+        && word.chars().all(|c| c.is_ascii_digit())
+        && (2301..=2912).contains(&word.parse::<u32>().unwrap_or(0))
 }
 
 /// Words with versions that were written with a dash joined: `3 1 8b` is `3.1 8b`; and `405.0b` as `405b`.
@@ -228,7 +235,19 @@ mod tests {
 
     #[test]
     fn what_no_shipped_model_is_called_is_unknown() {
-        for stranger in ["", "a model", "llama", "Nemotron", "Llama-like 1.34B", "GPT 52B", "custom MoE 10T", "grok1 314b", "qwen", "7b", "(x)"] {
+        for stranger in [
+            "",
+            "a model",
+            "llama",
+            "Nemotron",
+            "Llama-like 1.34B",
+            "GPT 52B",
+            "custom MoE 10T",
+            "grok1 314b",
+            "qwen",
+            "7b",
+            "(x)",
+        ] {
             assert_eq!(model(stranger), Fit::Unknown, "{stranger}: {:?}", words(stranger));
         }
     }

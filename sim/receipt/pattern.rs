@@ -12,7 +12,9 @@ pub fn matches(pattern: &str, value: Option<&str>) -> bool {
     let Some(value) = value else { return pattern.is_empty() };
     let bounds: Option<Vec<(Compare, f64)>> = pattern.split_whitespace().map(bound).collect();
     match bounds.filter(|bounds| !bounds.is_empty()) {
-        Some(bounds) => value.parse::<f64>().is_ok_and(|value| bounds.iter().all(|(holds, bound)| holds(&value, bound))),
+        Some(bounds) => {
+            value.parse::<f64>().is_ok_and(|value| bounds.iter().all(|(holds, bound)| holds(&value, bound)))
+        }
         None => glob(pattern, value),
     }
 }

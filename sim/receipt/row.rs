@@ -132,8 +132,23 @@ pub struct Row {
 
 /// Keys of a row itself.
 const KEYS: [&str; 17] = [
-    "id", "lane", "hw_family", "source", "hardware", "model", "framework", "parallel", "batch", "precision", "recompute", "compile",
-    "optimizer", "switches", "measured", "derived", "quality",
+    "id",
+    "lane",
+    "hw_family",
+    "source",
+    "hardware",
+    "model",
+    "framework",
+    "parallel",
+    "batch",
+    "precision",
+    "recompute",
+    "compile",
+    "optimizer",
+    "switches",
+    "measured",
+    "derived",
+    "quality",
 ];
 
 /// Takes keys that the schema does not have out of a row, and says which they were.

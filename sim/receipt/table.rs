@@ -151,7 +151,8 @@ impl Tables {
     /// The common table and that of the framework a row names: of several the one that knows the version. Capitals do not matter.
     pub fn of(&self, framework: &str, version: Option<&str>) -> Option<(&Table, &Table)> {
         let framework = framework.to_lowercase();
-        let named = |table: &&Table| table.frameworks.iter().any(|name| matches(&name.to_lowercase(), Some(&framework)));
+        let named =
+            |table: &&Table| table.frameworks.iter().any(|name| matches(&name.to_lowercase(), Some(&framework)));
         let knows = |table: &&Table| table.versions.iter().any(|known| matches(known, version));
         // Tables for any framework on a runtime come after those of one framework, whatever version it is.
         let tables = |any: bool| {

@@ -1,13 +1,10 @@
 //! GPT-2, and with other sizes GPT-3 as Megatron trains it: learned positions, LayerNorm, GELU, biases everywhere, and
-//! a head that is the embedding (`GPT2Config`); and with experts of that feed-forward in every block, as Megatron's GPT has them
-//! under `--num-experts`.
+//! a head that is the embedding (`GPT2Config`).
 
 use super::ModelError;
 use super::decoder::{Decoder, Names, activation, plain};
-use super::experts::routed;
 use super::keys::Keys;
 use super::limits::{FFN, LENGTH, WIDTH};
-use crate::model::experts::Experts;
 use crate::model::{Activation, Gating, Norm, Position};
 
 const NAMES: Names = Names {
@@ -34,11 +31,4 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
         tied_head: keys.flag("tie_word_embeddings", true)?, // GPT2Config, from PretrainedConfig
         ..model
     })
-}
-
-/// Reads `model_type` `gpt_experts`, which is no class of transformers: `num_local_experts`, `num_experts_per_tok`, and GPT-2's keys.
-pub(super) fn read_experts(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
-    let model = read(keys)?;
-    let experts = routed(keys, &["num_local_experts"], &["num_experts_per_tok"], model.ffn)?;
-    Ok(Decoder { experts: Some(Experts { bias: true, ..experts }), ..model })
 }

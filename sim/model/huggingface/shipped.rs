@@ -115,9 +115,6 @@ const SHIPPED: &[(&str, &str)] = models![
     "deepseek-v2",
     "deepseek-v3",
     "kimi-k2",
-    "gpt-megatron-4-experts-top-1",
-    "gpt-megatron-8-experts-top-1",
-    "gpt-megatron-8-experts-top-2",
     "gpt-oss-20b",
     "gpt-oss-120b",
 ];

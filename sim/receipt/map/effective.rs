@@ -122,7 +122,9 @@ fn nearest(table: &Table, date: Option<f64>) -> Option<String> {
     let dated: Vec<(&String, f64)> = table.releases.iter().map(|(name, date)| (name, *date)).collect();
     let newest = dated.iter().max_by(|one, other| one.1.total_cmp(&other.1)).map(|(name, _)| (*name).clone());
     let Some(date) = date else { return newest.or_else(last) };
-    let near = dated.iter().min_by(|one, other| (months(one.1) - months(date)).abs().total_cmp(&(months(other.1) - months(date)).abs()));
+    let near = dated
+        .iter()
+        .min_by(|one, other| (months(one.1) - months(date)).abs().total_cmp(&(months(other.1) - months(date)).abs()));
     near.map(|(name, _)| (*name).clone()).or_else(last)
 }
 
@@ -146,10 +148,12 @@ fn date(version: &str) -> Option<f64> {
             return Some(found * 100.0 + month);
         }
         // NVIDIA's containers are called by year and month.
-        if part.len() == 2 && (20.0..=39.0).contains(&found) && parts.get(at + 1).is_some_and(|next| next.len() == 2) {
-            if let Some(month) = month(parts.get(at + 1)) {
-                return Some((2000.0 + found) * 100.0 + month);
-            }
+        if part.len() == 2
+            && (20.0..=39.0).contains(&found)
+            && parts.get(at + 1).is_some_and(|next| next.len() == 2)
+            && let Some(month) = month(parts.get(at + 1))
+        {
+            return Some((2000.0 + found) * 100.0 + month);
         }
     }
     None

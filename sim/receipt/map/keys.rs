@@ -113,7 +113,10 @@ fn number(row: &Value, field: &str) -> Option<Key> {
 /// A list of words, where the row has one there.
 fn words(row: &Value, field: &str) -> Option<Key> {
     let list = field.split('.').try_fold(row, |value, part| value.get(part))?.as_array()?;
-    list.iter().map(|word| word.as_str().map(|word| Key::String(word.to_owned()))).collect::<Option<_>>().map(Key::Array)
+    list.iter()
+        .map(|word| word.as_str().map(|word| Key::String(word.to_owned())))
+        .collect::<Option<_>>()
+        .map(Key::Array)
 }
 
 /// A word of a row as a key's value.

@@ -52,7 +52,11 @@ pub(super) fn sized(row: &Row, model: &Fit, keys: &mut Gathered) -> Result<(), R
                 let source = "no model is called so: the blocks of Llama, of the sizes that the row states";
                 keys.put("model.name", "llama-3-8b", Some(source.to_owned()));
             }
-            _ => return Err(Reason::Uncovered(format!("no shipped model is called {name:?}, and its sizes are not stated"))),
+            _ => {
+                return Err(Reason::Uncovered(format!(
+                    "no shipped model is called {name:?}, and its sizes are not stated"
+                )));
+            }
         }
     }
     let Some(base) = keys.get("model.name").and_then(Key::as_str).and_then(|name| shipped::named(name).ok()) else {
@@ -76,9 +80,17 @@ pub(super) fn sized(row: &Row, model: &Fit, keys: &mut Gathered) -> Result<(), R
     if dense {
         // Where the source has other heads than the row, the row's key-value heads are not its own either.
         let same_heads = taken.is_none_or(|heads| Some(heads) == own.n_heads);
+        // As many as there are query heads is what the key's absence says.
+        let same_heads = same_heads && !(own.n_kv_heads == own.n_heads && base.kv_heads() == base.heads());
         put("hidden", own.hidden, base.width);
         put("heads", own.n_heads, base.heads());
-        put("kv_heads", own.n_kv_heads.filter(|_| same_heads).filter(|_| other || own.n_heads.is_some_and(|heads| heads != base.heads())), base.kv_heads());
+        put(
+            "kv_heads",
+            own.n_kv_heads
+                .filter(|_| same_heads)
+                .filter(|_| other || own.n_heads.is_some_and(|heads| heads != base.heads())),
+            base.kv_heads(),
+        );
         put("ffn", own.ffn.filter(|_| other), base.feed_forward_width());
         put("vocab", own.vocab.filter(|_| other), base.vocab);
     }

@@ -41,7 +41,10 @@ pub(super) fn beyond(row: &Row, value: &Value, runtime: &str) -> Result<(), Reas
     if !(megatron || fsdp2) && row.model.n_experts.is_some_and(|experts| experts > 1) {
         return Err(uncovered(format!("a mixture of experts{whose}")));
     }
-    if row.model.mamba_state_dim.is_some() || row.model.hybrid_pattern.is_some() || row.model.arch.as_deref() == Some("hybrid") {
+    if row.model.mamba_state_dim.is_some()
+        || row.model.hybrid_pattern.is_some()
+        || row.model.arch.as_deref() == Some("hybrid")
+    {
         return Err(Reason::Outside("a state-space or hybrid model: decoders of attention are simulated".to_owned()));
     }
     if row.model.arch.as_deref() == Some("encoder-decoder") {

@@ -22,14 +22,17 @@ const MOST: usize = 4096;
 
 /// Writes `pipeline.layers` where stages differ; what rules say comes first.
 pub(super) fn uneven(row: &Row, value: &serde_json::Value, keys: &mut Gathered) -> Result<(), Reason> {
-    let number = |keys: &Gathered, key: &str| keys.get(key).and_then(Key::as_integer).and_then(|n| u64::try_from(n).ok());
-    let Some(ranks) = number(keys, "mesh.pp").filter(|ranks| *ranks > 1 && keys.get("pipeline.layers").is_none()) else {
+    let number =
+        |keys: &Gathered, key: &str| keys.get(key).and_then(Key::as_integer).and_then(|n| u64::try_from(n).ok());
+    let Some(ranks) = number(keys, "mesh.pp").filter(|ranks| *ranks > 1 && keys.get("pipeline.layers").is_none())
+    else {
         return Ok(());
     };
     let each = keys.take(LAYERS_EACH).as_ref().and_then(Key::as_integer).and_then(|each| u64::try_from(each).ok());
     let stated = row.parallel.pp_layout.clone().or_else(|| word(value, "switches.recipe.config.pp_layout"));
     if let Some(text) = stated {
-        let layers = layout(&text).ok_or_else(|| Reason::Uncovered(format!("a layout of stages that is not understood: {text:?}")))?;
+        let layers = layout(&text)
+            .ok_or_else(|| Reason::Uncovered(format!("a layout of stages that is not understood: {text:?}")))?;
         let each = u64::try_from(layers.len()).unwrap_or(0);
         if each == 0 || !each.is_multiple_of(ranks) {
             return Err(Reason::Uncovered(format!("a layout of {each} stages over {ranks} ranks: {text:?}")));
@@ -46,7 +49,9 @@ pub(super) fn uneven(row: &Row, value: &serde_json::Value, keys: &mut Gathered) 
     };
     if let Some(each) = each.and_then(|each| each.checked_mul(ranks)).filter(|each| *each > 0) {
         let all = [layers, layers + 2].into_iter().find(|all| all.is_multiple_of(each));
-        let stages = all.ok_or_else(|| Reason::Uncovered(format!("{layers} layers do not divide into rounds of {each}")))? / each;
+        let stages = all
+            .ok_or_else(|| Reason::Uncovered(format!("{layers} layers do not divide into rounds of {each}")))?
+            / each;
         keys.stated("pipeline.virtual_stages", Key::Integer(stages as i64));
     }
     // The stages of a V are two on each rank.

@@ -102,7 +102,9 @@ fn machine(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
         let source = assumed(machine.assumed, "the memory is not stated: the larger of what this chip has");
         keys.put("topology.name", machine.topology, source);
     }
-    let domain = found.and_then(|machine| Topology::load(machine.topology, &Size::Smallest).ok()).map(|t| u64::from(t.node.chips));
+    let domain = found
+        .and_then(|machine| Topology::load(machine.topology, &Size::Smallest).ok())
+        .map(|t| u64::from(t.node.chips));
     if let Some(domain) = domain.filter(|&domain| domain > NODE) {
         return domains(count, domain, keys);
     }
@@ -135,7 +137,12 @@ fn domains(count: u64, domain: u64, keys: &mut Gathered) -> Result<(), Reason> {
     let fewest = count.div_ceil(domain);
     let nodes = (fewest..=count).find(|&nodes| count.is_multiple_of(nodes)).unwrap_or(count);
     let each = count / nodes;
-    let source = |yes| assumed(yes, &format!("which racks the job ran on is not stated: as few NVLink domains of {domain} as hold it, evenly"));
+    let source = |yes| {
+        assumed(
+            yes,
+            &format!("which racks the job ran on is not stated: as few NVLink domains of {domain} as hold it, evenly"),
+        )
+    };
     if nodes > 1 {
         keys.put("topology.nodes", integer(nodes), source(true));
     }
