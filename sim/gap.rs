@@ -9,7 +9,7 @@ pub mod bounds;
 pub mod charge;
 pub mod choose;
 pub mod compare;
-mod idle;
+pub mod idle;
 pub mod json;
 mod kinds;
 pub mod late;

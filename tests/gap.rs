@@ -6,7 +6,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use windtunnel::gap::compare::{Choice, Compared, compare};
-use windtunnel::gap::parts::{Match, Why};
+use windtunnel::gap::idle::Why;
+use windtunnel::gap::parts::Match;
 use windtunnel::gap::predicted::predicted;
 use windtunnel::gap::side::{Class, Item, Shape, Side};
 use windtunnel::gap::{bounds, text};
@@ -269,13 +270,12 @@ fn a_host_that_stalls_in_the_optimizer_is_named() {
 fn a_late_rank_is_named_by_the_traces_of_the_others() {
     let of = scenario(4096);
     let side = predicted(&of.1, 0).expect("rank 0");
-    // Rank 2 is a millisecond late for an all-gather that nothing runs beside: the others wait in theirs.
-    let alone = |at: usize| {
-        let own = &side.items[at];
-        let mut others = side.items.iter().enumerate().filter(|&(other, _)| other != at);
-        others.all(|(_, other)| other.end <= own.start || other.start >= own.end)
+    // Rank 2 is a millisecond late for an all-gather that nothing outlasts and nothing runs across the beginning of: the others wait.
+    let clear = |at: usize| {
+        let across = |time: Time| side.items.iter().any(|item| item.start < time && item.end > time);
+        !across(side.items[at].start) && !across(side.items[at].end)
     };
-    let mut gathers = (0..side.items.len()).filter(|&at| side.items[at].class == Class::AllGather && alone(at));
+    let mut gathers = (0..side.items.len()).filter(|&at| side.items[at].class == Class::AllGather && clear(at));
     let gather = gathers.next().expect("the first of a step has nothing to hide behind");
     let Item { start, end, .. } = side.items[gather];
     let mut late = delayed(&side, start, MILLISECOND);
@@ -289,7 +289,8 @@ fn a_late_rank_is_named_by_the_traces_of_the_others() {
     assert_eq!(compared.gap.explained(), compared.gap.gap());
     let worst = compared.gap.late.first().expect(&report);
     assert_eq!((worst.rank, worst.class), (2, Class::AllGather), "{report}");
-    assert!(near(i128::from(worst.waited.0), MILLISECOND), "{report}");
+    // What computes meanwhile hides some of it.
+    assert!((MILLISECOND.0 / 2..=MILLISECOND.0 + MILLISECOND.0 / 20).contains(&worst.waited.0), "{report}");
     assert!(report.contains("for rank 2, which comes last"), "{report}");
     // Seen from the late rank nobody waits: it was late itself.
     let late = self::compared(&of, &sides, 2);
@@ -347,7 +348,7 @@ fn the_command_reports_writes_and_fails_above_a_bound() {
     folder.write(
         "mine.toml",
         "description = \"four layers on four chips\"\nruntime = \"fsdp2\"\n[topology]\nname = \"h100-sxm-80gb\"\nchips = 4\n[model]\n\
-         name = \"llama-3.1-8b\"\nlayers = 4\n[batch]\nsequence = 4096\n",
+         name = \"llama-3.1-8b\"\nlayers = 4\n[mesh]\ndp_shard = 4\n[batch]\nsequence = 4096\n",
     );
     folder.write("rank0.json", &kineto(&side, 0, 3));
     let run = |more: &[&str]| {

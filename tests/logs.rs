@@ -15,7 +15,7 @@ fn log_of(line: impl Fn(usize, f64) -> String, rest: &str) -> String {
 
 /// A scenario of 16 sequences of 4,096 tokens on 8 chips.
 const SCENARIO: &str = "runtime = \"fsdp2\"\n[topology]\nname = \"h100-sxm-80gb\"\nnodes = 1\n[model]\nname = \"llama-3.1-8b\"\n\
-                        [batch]\nsequence = 4096\nmicro = 2\n";
+                        [mesh]\ndp_shard = 8\n[batch]\nsequence = 4096\nmicro = 2\n";
 
 /// The table that a log makes, read as part of a scenario: the step [s], and its 10th and 90th percentiles.
 fn receipt(file: &str, log: &str, sequences: Option<u64>) -> (windtunnel::scenario::Measured, String) {

@@ -46,10 +46,12 @@ impl Lane {
 type Token<'a> = (Class, &'a str, Shape);
 
 fn token(item: &Item) -> Token<'_> {
+    // Multi-tensor operators pack tensors for exchanges, clip gradients and step: which of these, a profiler does not always tell.
+    let class = if item.class == Class::Optimizer { Class::Memory } else { item.class };
     // An operator goes by many names, a matmul or an attention of one shape is the same whoever launches it.
     match item.shape {
-        Shape::Matmul(_) | Shape::Attention { .. } | Shape::Bytes(_) => (item.class, "", item.shape),
-        Shape::None => (item.class, synonym(&item.name), item.shape),
+        Shape::Matmul(_) | Shape::Attention { .. } | Shape::Bytes(_) => (class, "", item.shape),
+        Shape::None => (class, synonym(&item.name), item.shape),
     }
 }
 

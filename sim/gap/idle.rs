@@ -3,10 +3,45 @@
 use std::collections::BTreeMap;
 
 use super::charge::Charges;
-use super::parts::{Idle, Why};
 use super::side::{Doing, Side};
 use crate::program::Pass;
 use crate::units::Time;
+
+/// Why nothing ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Why {
+    /// The host had not launched what ran next.
+    Host,
+    /// It had been launched and was not yet at work: an event, or the launch itself.
+    Latency,
+}
+
+/// Time in which nothing ran.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Idle {
+    /// Why.
+    pub why: Why,
+    /// Before kernels of which pass; none: at the end of the step, or before kernels of which nobody says.
+    pub before: Option<Pass>,
+    /// As predicted \[ps\].
+    pub predicted: Time,
+    /// As measured \[ps\].
+    pub measured: Time,
+    /// What the host was at meanwhile as the trace has it, longest first \[ps\].
+    pub host: Vec<(String, Time)>,
+}
+
+/// A difference of two times \[ps\].
+pub fn difference(predicted: Time, measured: Time) -> i128 {
+    i128::from(measured.0) - i128::from(predicted.0)
+}
+
+impl Idle {
+    /// What it adds to the step \[ps\].
+    pub fn gap(&self) -> i128 {
+        difference(self.predicted, self.measured)
+    }
+}
 
 /// What is gathered of one reason before kernels of one pass.
 #[derive(Debug, Default)]

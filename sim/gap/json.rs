@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::parts::{Gap, Idle, Match, Part, Sum, Why};
+use super::idle::{Idle, Why};
+use super::parts::{Gap, Match, Part, Sum};
 use super::text::{About, findings, name};
 use crate::units::Time;
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::align::{Pair, align};
 use super::charge::{Charges, charge};
+use super::idle::{Idle, difference, idle};
 use super::side::{Class, Item, Shape, Side};
 use crate::program::Pass;
 use crate::units::Time;
@@ -70,30 +71,6 @@ pub struct Part {
     pub slow: Vec<Slow>,
 }
 
-/// Why nothing ran.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Why {
-    /// The host had not launched what ran next.
-    Host,
-    /// It had been launched and was not yet at work: an event, or the launch itself.
-    Latency,
-}
-
-/// Time in which nothing ran.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Idle {
-    /// Why.
-    pub why: Why,
-    /// Before kernels of which pass; none: at the end of the step, or before kernels of which nobody says.
-    pub before: Option<Pass>,
-    /// As predicted \[ps\].
-    pub predicted: Time,
-    /// As measured \[ps\].
-    pub measured: Time,
-    /// What the host was at meanwhile as the trace has it, longest first \[ps\].
-    pub host: Vec<(String, Time)>,
-}
-
 /// Time that exchanges waited for a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Late {
@@ -124,11 +101,6 @@ pub struct Gap {
     pub late: Vec<Late>,
 }
 
-/// A difference of two times \[ps\].
-pub fn difference(predicted: Time, measured: Time) -> i128 {
-    i128::from(measured.0) - i128::from(predicted.0)
-}
-
 impl Part {
     /// What it adds to the step \[ps\].
     pub fn gap(&self) -> i128 {
@@ -139,13 +111,6 @@ impl Part {
     pub fn ratio(&self) -> Option<f64> {
         let both = self.predicted.busy > Time::ZERO && self.measured.count > 0;
         both.then(|| self.measured.busy.0 as f64 / self.predicted.busy.0 as f64)
-    }
-}
-
-impl Idle {
-    /// What it adds to the step \[ps\].
-    pub fn gap(&self) -> i128 {
-        difference(self.predicted, self.measured)
     }
 }
 
@@ -289,7 +254,7 @@ pub fn gap(predicted: &Side, measured: &Side) -> Gap {
         predicted: predicted.step(),
         measured: measured.step(),
         parts,
-        idle: super::idle::idle((predicted, &left), (measured, &right), pass_of),
+        idle: idle((predicted, &left), (measured, &right), pass_of),
         left_over: (left_over(predicted, &left), left_over(measured, &right)),
         late: late(measured, &right),
     }

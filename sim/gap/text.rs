@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::parts::{Gap, Idle, Match, Part, Why, difference};
+use super::idle::{Idle, Why, difference};
+use super::parts::{Gap, Match, Part};
 use super::side::Shape;
 use crate::program::Pass;
 use crate::report::text::table;

@@ -1,7 +1,8 @@
 //! The history of a job: its runs by date, and since when prediction and measurement part.
 //!
-//! **The rule**: measured over predicted parts at a run if it is further from the median of all earlier runs than 3 % and than three
-//! times their scatter (the median of their distances from it), and so is every later run. One odd run is no parting.
+//! **The rule** looks at measured over predicted. It parts at a run that is far from the median of all earlier runs, if every later run is
+//! far from it, too, on the same side. Far is more than 3 %, and more than three times the earlier runs' scatter: the median of their
+//! distances from their median. One odd run is no parting.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use super::assumption::Taken;
 use super::error::ScenarioError;
 use super::keys::words::about;
-use super::keys::{TABLES, Table};
+use super::keys::{self, TABLES, Table};
 use super::understood::Scenario;
+use crate::hardware::{Size, Topology};
 
 /// What somebody must say of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,14 +30,9 @@ pub struct Fresh {
     pub micro: u64,
 }
 
-/// Chips of a slice, `4x4`.
-fn chips_of(slice: &str) -> Option<u32> {
-    slice.split('x').try_fold(1_u32, |chips, side| chips.checked_mul(side.parse().ok()?))
-}
-
 impl Fresh {
     /// Keys that are said, by table.
-    fn said(&self) -> Vec<(&'static str, &'static str, String)> {
+    fn said(&self, chips: u32) -> Vec<(&'static str, &'static str, String)> {
         let text = |text: &str| toml::Value::from(text).to_string();
         let mut said = vec![
             ("", "runtime", text(&self.runtime)),
@@ -46,9 +42,12 @@ impl Fresh {
         said.extend(self.chips.map(|chips| ("topology", "chips", chips.to_string())));
         said.extend(self.slice.as_ref().map(|slice| ("topology", "slice", text(slice))));
         said.push(("model", "name", text(&self.model)));
-        // XLA shards parameters over an axis that somebody must name; PyTorch's takes all chips.
-        let all = self.slice.as_deref().and_then(chips_of);
-        said.extend(all.map(|chips| ("mesh", "fsdp", chips.to_string())));
+        // All chips share the parameters where the framework shards them; where it splits the model, nothing is split yet.
+        let reads = |key: &str| keys::table("mesh").is_some_and(|mesh| {
+            mesh.keys.iter().any(|known| known.name == key && known.is_read_by(&self.runtime))
+        });
+        let mesh = [("dp_shard", chips), ("fsdp", chips), ("tp", 1)].into_iter().find(|(key, _)| reads(key));
+        said.extend(mesh.map(|(key, ranks)| ("mesh", key, ranks.to_string())));
         said.push(("batch", "sequence", self.sequence.to_string()));
         said.push(("batch", "micro", self.micro.to_string()));
         said
@@ -59,16 +58,23 @@ impl Fresh {
     /// # Errors
     /// What does not fit together, as for any scenario.
     pub fn text(&self, file: &str) -> Result<(String, Scenario), ScenarioError> {
-        let bare = self.write(&[]);
+        let size = match &self.slice {
+            Some(slice) => Size::Slice(slice.clone()),
+            None => Size::Nodes(self.nodes.unwrap_or(1)),
+        };
+        // A machine that is not known is refused as the scenario's own.
+        let all = || Topology::load(&self.topology, &size).map_or(1, |topology| topology.chips());
+        let chips = self.chips.unwrap_or_else(all);
+        let bare = self.write(chips, &[]);
         let scenario = Scenario::parse(file, &bare)?;
         let taken: Vec<&Taken> = scenario.assumptions.iter().filter_map(|line| line.taken()).collect();
-        let text = self.write(&taken);
+        let text = self.write(chips, &taken);
         let scenario = Scenario::parse(file, &text)?;
         Ok((text, scenario))
     }
 
-    fn write(&self, taken: &[&Taken]) -> String {
-        let said = self.said();
+    fn write(&self, chips: u32, taken: &[&Taken]) -> String {
+        let said = self.said(chips);
         let mut out = String::new();
         let _ = writeln!(out, "# Predict it: windtunnel run FILE. Every line can be changed; a line behind # is the default that is taken.");
         let _ = writeln!(out, "# What a key means: windtunnel explain KEY.\n");

@@ -50,7 +50,7 @@ const OTHERS: [(&str, &[&str]); 56] = [
     ("megatron.recompute_modules", &["['core_attn']", "['layernorm']", "['mlp']", "['moe_act']", "['moe']"]),
     ("megatron.cuda_graph_scope", &["['attn']", "['full_iteration']", "['mlp']", "[]"]),
     ("mesh.dcn_data", &["1", "2"]),
-    ("model.config", &["{ num_hidden_layers = 2 }"]),
+    ("model.config", &["{ num_hidden_layers = 12 }"]),
     ("model.huggingface", &["'config.json'"]),
     ("model.name", &["'llama-3.1-8b'"]),
     ("optimizer.implementation", &["'fused'", "'foreach'", "'for_loop'"]),
