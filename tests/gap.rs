@@ -102,7 +102,9 @@ fn operator(events: &mut String, item: &Item, launched: u64) {
     let name = item.name.replace('.', "::");
     let dims = match item.shape {
         Shape::Matmul([m, n, k]) => format!("[[{m},{k}],[{k},{n}]]"),
-        Shape::Attention { dims: [a, b, c, d], .. } => format!("[[{a},{b},{c},{d}],[{a},{b},{c},{d}],[{a},{b},{c},{d}]]"),
+        Shape::Attention { dims: [a, b, c, d], .. } => {
+            format!("[[{a},{b},{c},{d}],[{a},{b},{c},{d}],[{a},{b},{c},{d}]]")
+        }
         _ => "[]".to_owned(),
     };
     let name = match (item.class, item.shape) {
@@ -206,7 +208,10 @@ fn a_step_that_ran_as_predicted_has_no_gap_and_every_kernel_pairs() {
 fn one_slow_kernel_is_named_with_its_module() {
     let of = scenario(4096);
     let side = predicted(&of.1, 0).expect("rank 0");
-    let slow = side.items.iter().position(|item| item.class == Class::Matmul && item.scope.contains(".2") && item.pass == Some(Pass::Forward));
+    let slow = side
+        .items
+        .iter()
+        .position(|item| item.class == Class::Matmul && item.scope.contains(".2") && item.pass == Some(Pass::Forward));
     let slow = slow.expect("a matmul of the third layer");
     let mut edited = delayed(&side, side.items[slow].end, MILLISECOND);
     edited.items[slow].end = side.items[slow].end + MILLISECOND;
@@ -294,7 +299,11 @@ fn a_late_rank_is_named_by_the_traces_of_the_others() {
     assert!(report.contains("for rank 2, which comes last"), "{report}");
     // Seen from the late rank nobody waits: it was late itself.
     let late = self::compared(&of, &sides, 2);
-    assert!(late.gap.late.iter().all(|late| late.waited < MILLISECOND), "{}", text::report(&late.about, &late.gap, 120));
+    assert!(
+        late.gap.late.iter().all(|late| late.waited < MILLISECOND),
+        "{}",
+        text::report(&late.about, &late.gap, 120)
+    );
 }
 
 #[test]
@@ -324,7 +333,9 @@ fn what_does_not_fit_together_is_refused_in_words() {
     let of = scenario(4096);
     let side = predicted(&of.1, 0).expect("rank 0");
     let of_rank = |rank: u32| (format!("rank{rank}.json"), read(&kineto(&side, rank, 2)));
-    let refused = |traces: &[(String, Trace)], choice: Choice| compare(&of.0, &of.1, traces, choice).map(|_| ()).expect_err("it does not fit");
+    let refused = |traces: &[(String, Trace)], choice: Choice| {
+        compare(&of.0, &of.1, traces, choice).map(|_| ()).expect_err("it does not fit")
+    };
     let twice = refused(&[of_rank(1), of_rank(1)], Choice::default());
     assert!(twice.contains("both of rank 1"), "{twice}");
     let other = refused(&[of_rank(1)], Choice { rank: Some(3), step: None });
@@ -353,16 +364,27 @@ fn the_command_reports_writes_and_fails_above_a_bound() {
     folder.write("rank0.json", &kineto(&side, 0, 3));
     let run = |more: &[&str]| {
         let output = folder.windtunnel(&[&["check", "mine.toml", "--trace-in", "rank0.json"], more].concat());
-        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned(), String::from_utf8_lossy(&output.stderr).into_owned())
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
     };
-    let (code, report, said) = run(&["--fail-above", "step=1%", "--fail-above", "matmul=1%", "--json", "gap.json", "--trace", "both.json"]);
+    let (code, report, said) =
+        run(&["--fail-above", "step=1%", "--fail-above", "matmul=1%", "--json", "gap.json", "--trace", "both.json"]);
     assert_eq!(code, Some(0), "{report}{said}");
-    assert!(report.contains("mine.toml against rank0.json, rank 0, ProfilerStep#1") && report.contains("All bounds hold."), "{report}");
+    assert!(
+        report.contains("mine.toml against rank0.json, rank 0, ProfilerStep#1") && report.contains("All bounds hold."),
+        "{report}"
+    );
     let json: serde_json::Value = serde_json::from_slice(&folder.read("gap.json")).expect("it is JSON");
-    let sum = |list: &str| json[list].as_array().expect(list).iter().map(|part| part["adds_s"].as_f64().expect("a number")).sum::<f64>();
+    let sum = |list: &str| {
+        json[list].as_array().expect(list).iter().map(|part| part["adds_s"].as_f64().expect("a number")).sum::<f64>()
+    };
     assert!((sum("parts") + sum("idle") - json["gap_s"].as_f64().expect("a number")).abs() < 1e-9, "{json:#}");
     let both: serde_json::Value = serde_json::from_slice(&folder.read("both.json")).expect("it is JSON");
-    let processes = both["traceEvents"].as_array().expect("events").iter().filter(|event| event["name"] == "process_name");
+    let processes =
+        both["traceEvents"].as_array().expect("events").iter().filter(|event| event["name"] == "process_name");
     let names: Vec<&str> = processes.filter_map(|event| event["args"]["name"].as_str()).collect();
     assert_eq!(names, ["measured", "predicted"]);
     let (code, report, _) = run(&["--fail-above", "all-to-all=5%"]);

@@ -80,14 +80,20 @@ fn nemo_maxtext_and_bridge_write_seconds() {
     assert!((seconds(&measured) - 2.0).abs() < 1e-9, "{table}");
     assert_eq!(measured.allocated.expect("it is printed").gib(), 64.0, "{table}");
     let bar = |step: usize, time: f64| {
-        format!("Epoch 0: :  10%|█         | {step}/100 [00:48<00:00, reduced_train_loss=0.0172, global_step={step}.00, train_step_timing in s={time:.3}]")
+        format!(
+            "Epoch 0: :  10%|█         | {step}/100 [00:48<00:00, reduced_train_loss=0.0172, global_step={step}.00, train_step_timing in s={time:.3}]"
+        )
     };
     assert!((seconds(&receipt("nemo1.log", &log_of(bar, ""), None).0) - 2.0).abs() < 1e-9);
     let maxtext = |step: usize, time: f64| {
-        format!("completed step: {step}, seconds: {time:.3}, TFLOP/s/device: 412.3, Tokens/s/device: 4096.000, total_weights: 65536, loss: 10.1")
+        format!(
+            "completed step: {step}, seconds: {time:.3}, TFLOP/s/device: 412.3, Tokens/s/device: 4096.000, total_weights: 65536, loss: 10.1"
+        )
     };
     assert!((seconds(&receipt("maxtext.log", &log_of(maxtext, ""), None).0) - 2.0).abs() < 1e-9);
-    let bridge = |step: usize, time: f64| format!("iteration {step}/12\nStep Time : {time:.2}s GPU utilization: 600.1MODEL_TFLOP/s/GPU");
+    let bridge = |step: usize, time: f64| {
+        format!("iteration {step}/12\nStep Time : {time:.2}s GPU utilization: 600.1MODEL_TFLOP/s/GPU")
+    };
     assert!((seconds(&receipt("bridge.log", &log_of(bridge, ""), None).0) - 2.0).abs() < 1e-9);
 }
 
@@ -133,7 +139,9 @@ fn a_log_of_something_else_is_refused_with_what_is_read() {
 fn the_command_makes_a_receipt_and_check_keeps_a_history() {
     let folder = Folder::new("logs");
     folder.write("mine.toml", SCENARIO);
-    let maxtext = |step: usize, time: f64| format!("completed step: {step}, seconds: {time:.3}, TFLOP/s/device: 412.3, loss: 10.1");
+    let maxtext = |step: usize, time: f64| {
+        format!("completed step: {step}, seconds: {time:.3}, TFLOP/s/device: 412.3, loss: 10.1")
+    };
     folder.write("train.log", &log_of(maxtext, ""));
     std::fs::create_dir(folder.path.join("runs")).expect("a folder");
     let output = folder.windtunnel(&["import", "log", "train.log", "--scenario", "mine.toml", "--out", "runs/a.toml"]);
@@ -141,8 +149,11 @@ fn the_command_makes_a_receipt_and_check_keeps_a_history() {
     // The same job on three days: slower since the last commit.
     let receipt = String::from_utf8(folder.read("runs/a.toml")).expect("text");
     assert!(receipt.starts_with("runtime = \"fsdp2\"") && receipt.contains("step_time = ["), "{receipt}");
-    for (file, date, commit, time) in [("a", "2026-09-01", "aaa", 2.0), ("b", "2026-09-20", "bbb", 2.01), ("c", "2026-10-07", "ccc", 2.4)] {
-        let run = format!("{SCENARIO}\n[measured]\nstep_time = \"{time} s\"\ndate = \"{date}\"\ncommit = \"{commit}\"\n");
+    for (file, date, commit, time) in
+        [("a", "2026-09-01", "aaa", 2.0), ("b", "2026-09-20", "bbb", 2.01), ("c", "2026-10-07", "ccc", 2.4)]
+    {
+        let run =
+            format!("{SCENARIO}\n[measured]\nstep_time = \"{time} s\"\ndate = \"{date}\"\ncommit = \"{commit}\"\n");
         folder.write(&format!("runs/{file}.toml"), &run);
     }
     let output = folder.windtunnel(&["check", "runs", "--json", "check.json"]);

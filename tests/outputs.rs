@@ -84,7 +84,10 @@ fn bench() -> Bench {
         ("scenario.toml", TINY.to_owned()),
         ("request.toml", PLAN.to_owned()),
         ("trace.json", include_str!("traces/small/kineto-2023.json").to_owned()),
-        ("run.log", "completed step: 1, seconds: 9.000, loss: 10.1\ncompleted step: 2, seconds: 2.000, loss: 10.0\n".to_owned()),
+        (
+            "run.log",
+            "completed step: 1, seconds: 9.000, loss: 10.1\ncompleted step: 2, seconds: 2.000, loss: 10.0\n".to_owned(),
+        ),
         ("titan.toml", "[model]\nname = \"llama3\"\nflavor = \"8B\"\n\n[training]\nseq_len = 2048\n".to_owned()),
         ("measured.toml", format!("{TINY}\n[measured]\nstep_time = \"1 s\"\n")),
         ("receipts.jsonl", receipts.lines().next().unwrap().to_owned() + "\n"),

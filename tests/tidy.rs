@@ -11,8 +11,9 @@ use windtunnel::scenario::{Scenario, predict};
 /// The layers, lowest first: a file names only layers above it in this list. `program` is the language the later ones
 /// speak, so it stands early.
 const LAYERS: [&str; 24] = [
-    "near", "files", "bug", "units", "trace", "log", "hardware", "failures", "model", "program", "cost", "schedule", "plan",
-    "runtime", "network", "memory", "engine", "scenario", "import", "report", "gap", "explore", "receipt", "cli",
+    "near", "files", "bug", "units", "trace", "log", "hardware", "failures", "model", "program", "cost", "schedule",
+    "plan", "runtime", "network", "memory", "engine", "scenario", "import", "report", "gap", "explore", "receipt",
+    "cli",
 ];
 
 /// Names that are not in the order above, and why.

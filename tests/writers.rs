@@ -234,7 +234,8 @@ impl Bench {
                 let path = self.output(None);
                 let done = self.shell(&line);
                 // A command that prints nothing has nothing to fail at.
-                let prints = ["import torchtitan ", "import trace ", "import log "].iter().any(|start| line.contains(start));
+                let prints =
+                    ["import torchtitan ", "import trace ", "import log "].iter().any(|start| line.contains(start));
                 let silent = line.contains("import ") && !prints;
                 assert_eq!(done.status.success(), silent, "{line}: {}", String::from_utf8_lossy(&done.stderr));
                 assert!(fs::read(path).unwrap() == whole, "{line}");

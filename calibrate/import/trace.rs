@@ -44,7 +44,8 @@ pub fn points(traces: &[(String, Trace)], base: &Profile) -> Read {
     for (what, mut times) in times {
         times.sort_by(f64::total_cmp);
         let (us, repeats) = (median(&times), u32::try_from(times.len()).unwrap_or(u32::MAX));
-        let point = Point { p10: quantile(&times, 0.1), p90: quantile(&times, 0.9), ..Point::published(what, us, repeats) };
+        let point =
+            Point { p10: quantile(&times, 0.1), p90: quantile(&times, 0.9), ..Point::published(what, us, repeats) };
         read.points.points.push((0, point));
     }
     read
@@ -172,12 +173,7 @@ fn tensor(arg: Option<&Arg>) -> Option<(&Arg, &Tensor)> {
     arg.and_then(|arg| Some((arg, arg.tensors.first()?)))
 }
 
-fn matmul(
-    trace: &Trace,
-    left: Option<&Arg>,
-    right: Option<&Arg>,
-    scale: Option<&Arg>,
-) -> Result<What, &'static str> {
+fn matmul(trace: &Trace, left: Option<&Arg>, right: Option<&Arg>, scale: Option<&Arg>) -> Result<What, &'static str> {
     let ((arg, a), (_, b)) = (tensor(left).ok_or(SHAPELESS)?, tensor(right).ok_or(SHAPELESS)?);
     let (&[m, k], &[_, n]) = (&*a.dims, &*b.dims) else { return Err(SHAPELESS) };
     let dtype = match arg.kind.map(|kind| trace.name(kind)).unwrap_or_default() {
@@ -221,7 +217,9 @@ fn attention(
         _ => return Err("attention whose mask is not told"),
     };
     // PyTorch's flash kernels take [B, S, N, H], cuDNN's [B, N, S, H].
-    let of = |[batch, one, other, dim]: [u64; 4]| if backend == "cudnn" { [batch, other, one, dim] } else { [batch, one, other, dim] };
+    let of = |[batch, one, other, dim]: [u64; 4]| {
+        if backend == "cudnn" { [batch, other, one, dim] } else { [batch, one, other, dim] }
+    };
     let ([batch, queries, heads, head_dim], [_, keys, kv_heads, value_dim]) = (of(q), of(k));
     let half = args[first].kind.is_some_and(|kind| matches!(trace.name(kind), "c10::BFloat16" | "c10::Half"));
     if !half {
@@ -244,12 +242,9 @@ fn attention(
 }
 
 /// Exchanges of the steps that all traces have.
-fn exchanges(
-    traces: &[(String, Trace)],
-    times: &mut BTreeMap<What, Vec<f64>>,
-    left_out: &mut BTreeMap<String, usize>,
-) {
-    let all = traces.iter().flat_map(|(_, trace)| &trace.kernels).filter(|kernel| kernel.kind == Kind::Collective).count();
+fn exchanges(traces: &[(String, Trace)], times: &mut BTreeMap<What, Vec<f64>>, left_out: &mut BTreeMap<String, usize>) {
+    let all =
+        traces.iter().flat_map(|(_, trace)| &trace.kernels).filter(|kernel| kernel.kind == Kind::Collective).count();
     if traces.len() < 2 {
         if all > 0 {
             let why = "exchanges of one rank: how much of their time is waiting is not told";
@@ -393,7 +388,12 @@ mod tests {
                 other => panic!("{other:?}"),
             });
             assert_eq!(found.as_deref(), layout, "{strides}");
-            assert_eq!(layout.is_none(), read.left_out.keys().any(|why| why.contains("strides")), "{:?}", read.left_out);
+            assert_eq!(
+                layout.is_none(),
+                read.left_out.keys().any(|why| why.contains("strides")),
+                "{:?}",
+                read.left_out
+            );
         }
     }
 
@@ -407,7 +407,16 @@ mod tests {
         let ran = Ran { op: "aten::_flash_attention_forward", args, start: 1000, lasts: 4000 };
         let read = points(&[("a.json".to_owned(), trace(&[ran]))], &base);
         let [(_, point)] = &read.points.points[..] else { panic!("{:?}", read.left_out) };
-        let What::Attention { backend, backward: false, batch: 2, heads: 32, kv_heads: 8, queries: 8192, causal: true, .. } = &point.what
+        let What::Attention {
+            backend,
+            backward: false,
+            batch: 2,
+            heads: 32,
+            kv_heads: 8,
+            queries: 8192,
+            causal: true,
+            ..
+        } = &point.what
         else {
             panic!("{point:?}")
         };

@@ -9,8 +9,8 @@ use windtunnel::files;
 use windtunnel::hardware;
 use windtunnel::scenario::Runtime;
 use windtunnel::scenario::fresh::Fresh;
-use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::predict;
+use windtunnel::scenario::predict::Settings;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = super::help::NEW)]
@@ -49,7 +49,13 @@ pub fn run(args: &Args) -> Outcome {
     let frameworks: Vec<&str> = Runtime::ALL.into_iter().map(Runtime::written).collect();
     let machines: Vec<&str> = hardware::registry().into_iter().map(|listed| listed.name).collect();
     let runtime = answer(args.framework.as_ref(), "--framework", "Which framework", "fsdp2", &frameworks)?;
-    let model = answer(args.model.as_ref(), "--model", "Which model (a shipped one's name, or a config.json)", "llama-3.1-8b", &[])?;
+    let model = answer(
+        args.model.as_ref(),
+        "--model",
+        "Which model (a shipped one's name, or a config.json)",
+        "llama-3.1-8b",
+        &[],
+    )?;
     let topology = answer(args.on.as_ref(), "--on", "On which machine", "h100-sxm-80gb", &machines)?;
     let one_node = args.chips.is_none() && args.slice.is_none();
     let nodes = args.nodes.or(one_node.then_some(1)).filter(|_| !topology.starts_with("tpu"));
@@ -84,7 +90,13 @@ pub fn run(args: &Args) -> Outcome {
 }
 
 /// What an option says; else what somebody at the terminal answers, where an empty line takes the default.
-fn answer(said: Option<&String>, option: &str, question: &str, default: &str, known: &[&str]) -> Result<String, Failure> {
+fn answer(
+    said: Option<&String>,
+    option: &str,
+    question: &str,
+    default: &str,
+    known: &[&str],
+) -> Result<String, Failure> {
     if let Some(said) = said {
         return Ok(said.clone());
     }

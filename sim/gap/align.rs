@@ -59,7 +59,8 @@ fn token(item: &Item) -> Token<'_> {
 fn synonym(name: &str) -> &str {
     match name {
         "aten._to_copy" | "aten.clone" | "aten.contiguous" | "aten.to" => "aten.copy_",
-        "aten.zeros" | "aten.zeros_like" | "aten.new_zeros" | "aten.zero_" | "aten.ones" | "aten.ones_like" | "aten.full" => "aten.fill_",
+        "aten.zeros" | "aten.zeros_like" | "aten.new_zeros" | "aten.zero_" | "aten.ones" | "aten.ones_like"
+        | "aten.full" => "aten.fill_",
         _ => name,
     }
 }

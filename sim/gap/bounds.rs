@@ -47,7 +47,9 @@ pub fn broken(bounds: &[Bound], gap: &Gap) -> Vec<String> {
             }
         };
         match ratio {
-            None => Some(format!("{name}: there is nothing that prediction and trace both have, so the bound cannot hold")),
+            None => {
+                Some(format!("{name}: there is nothing that prediction and trace both have, so the bound cannot hold"))
+            }
             Some(ratio) if (ratio - 1.0).abs() > bound => {
                 let percent = 100.0 * bound;
                 Some(format!("{name}: {ratio:.3} of the prediction, the bound is {percent} % either way"))

@@ -90,7 +90,8 @@ impl Index<'_> {
     fn of(side: &Side) -> Index<'_> {
         let mut by_start: Vec<usize> = (0..side.items.len()).collect();
         by_start.sort_by_key(|&item| (side.items[item].start, item));
-        let exchanges: Vec<usize> = by_start.iter().copied().filter(|&item| side.items[item].class.is_exchange()).collect();
+        let exchanges: Vec<usize> =
+            by_start.iter().copied().filter(|&item| side.items[item].class.is_exchange()).collect();
         let mut latest = Time::ZERO;
         let ends = exchanges.iter().map(|&item| {
             latest = latest.max(side.items[item].end);
@@ -195,8 +196,7 @@ mod tests {
 
     #[test]
     fn of_two_exchanges_the_one_that_computation_waited_for_is_charged() {
-        let items =
-            vec![item(Class::ReduceScatter, 0, 25), item(Class::AllGather, 5, 15), item(Class::Matmul, 15, 30)];
+        let items = vec![item(Class::ReduceScatter, 0, 25), item(Class::AllGather, 5, 15), item(Class::Matmul, 15, 30)];
         let charges = charge(&Side { begin: Time(0), end: Time(30), items, host: vec![] });
         assert_eq!((charges.items[1].ran, charges.items[0].ran), (Time(10), Time(5)));
     }
@@ -204,7 +204,12 @@ mod tests {
     #[test]
     fn the_host_is_late_until_it_has_launched_what_runs_next() {
         let next = Item { launched: Some(Time(14)), ..item(Class::Matmul, 16, 20) };
-        let charges = charge(&Side { begin: Time(0), end: Time(24), items: vec![item(Class::Matmul, 0, 10), next], host: vec![] });
+        let charges = charge(&Side {
+            begin: Time(0),
+            end: Time(24),
+            items: vec![item(Class::Matmul, 0, 10), next],
+            host: vec![],
+        });
         let gap = |begin, late, end, before| Gap { begin: Time(begin), late: Time(late), end: Time(end), before };
         assert_eq!(charges.gaps, [gap(10, 14, 16, Some(1)), gap(20, 24, 24, None)]);
     }

@@ -9,7 +9,8 @@ pub fn step(trace: &Trace, device: u32, number: Option<u64>) -> Result<Id<Step>,
     if let Some(number) = number {
         let found = all.iter().find(|(_, step)| step.number == Some(number));
         return found.map(|(at, _)| Id::new(*at)).ok_or_else(|| {
-            let known: Vec<String> = all.iter().filter_map(|(_, step)| step.number).map(|number| number.to_string()).collect();
+            let known: Vec<String> =
+                all.iter().filter_map(|(_, step)| step.number).map(|number| number.to_string()).collect();
             match known.is_empty() {
                 true => format!("--step {number}: the trace marks no steps: leave --step out to take it whole"),
                 false => format!("--step {number}: the trace has no such step: write one of {}", known.join(", ")),
@@ -28,7 +29,9 @@ pub fn step(trace: &Trace, device: u32, number: Option<u64>) -> Result<Id<Step>,
     }
     steady.sort_by_key(|(at, step)| (length(step), *at));
     let middle = steady.get(steady.len() / 2);
-    middle.map(|(at, _)| Id::new(*at)).ok_or_else(|| "the trace has no kernel of a device: was it recorded with CUDA activities?".to_owned())
+    middle
+        .map(|(at, _)| Id::new(*at))
+        .ok_or_else(|| "the trace has no kernel of a device: was it recorded with CUDA activities?".to_owned())
 }
 
 /// Devices of a trace that ran anything, each with its rank: the trace's if it is told and there is one device, else the device's number.

@@ -67,9 +67,10 @@ pub fn compare(
     let known: Vec<String> = all.iter().map(|(rank, ..)| rank.to_string()).collect();
     let first = all.first().ok_or("no trace has a kernel of a device: were they recorded with CUDA activities?")?;
     let rank = choice.rank.unwrap_or(first.0);
-    let &(_, at, device) = all.iter().find(|(known, ..)| *known == rank).ok_or_else(|| {
-        format!("--rank {rank}: there is no trace of this rank: write one of {}", known.join(", "))
-    })?;
+    let &(_, at, device) = all
+        .iter()
+        .find(|(known, ..)| *known == rank)
+        .ok_or_else(|| format!("--rank {rank}: there is no trace of this rank: write one of {}", known.join(", ")))?;
     let (file, trace) = &traces[at];
     let step = choose::step(trace, device, choice.step)?;
     let marked = &trace.steps[step.at()];
@@ -77,17 +78,24 @@ pub fn compare(
     for &(rank, at, device) in &all {
         let trace = &traces[at].1;
         // The same step on every rank, by the number in its mark.
-        let same = if marked.number.is_some() { choose::step(trace, device, marked.number) } else { choose::step(trace, device, None) };
+        let same = if marked.number.is_some() {
+            choose::step(trace, device, marked.number)
+        } else {
+            choose::step(trace, device, None)
+        };
         match same.ok().and_then(|step| measured(trace, device, step)) {
             Some(side) => sides.push((rank, side)),
-            None => notes.push(format!("The trace of rank {rank} has no such step: what others wait for it is not told.")),
+            None => {
+                notes.push(format!("The trace of rank {rank} has no such step: what others wait for it is not told."))
+            }
         }
     }
     notes.extend(waits(&mut sides));
     let found = sides.into_iter().find(|(known, _)| *known == rank).map(|(_, side)| side);
     let measured = found.ok_or_else(|| format!("{file}: rank {rank} ran nothing of the step"))?;
-    let predicted = predicted(prediction, rank)
-        .ok_or_else(|| format!("{file} is of rank {rank}, {} has ranks 0 to {}", scenario.file, chips.saturating_sub(1)))?;
+    let predicted = predicted(prediction, rank).ok_or_else(|| {
+        format!("{file} is of rank {rank}, {} has ranks 0 to {}", scenario.file, chips.saturating_sub(1))
+    })?;
     let step = marked.name.map_or("the whole trace as one step", |name| trace.name(name)).to_owned();
     notes.extend(cautions(trace, &measured, all.len(), chips));
     let gap = gap(&predicted, &measured);
@@ -99,10 +107,13 @@ pub fn compare(
 /// Passes of which the trace has nothing, though they were predicted: it may be of something else than a training step.
 fn missing(gap: &Gap) -> Option<String> {
     let of = |pass: Pass| gap.parts.iter().filter(move |part| part.pass == Some(pass));
-    let absent = |pass: &Pass| {
-        of(*pass).any(|part| part.predicted.count > 0) && of(*pass).all(|part| part.measured.count == 0)
-    };
-    let absent: Vec<&str> = [Pass::Forward, Pass::Backward, Pass::Optimizer].iter().filter(|pass| absent(pass)).map(|pass| pass.name()).collect();
+    let absent =
+        |pass: &Pass| of(*pass).any(|part| part.predicted.count > 0) && of(*pass).all(|part| part.measured.count == 0);
+    let absent: Vec<&str> = [Pass::Forward, Pass::Backward, Pass::Optimizer]
+        .iter()
+        .filter(|pass| absent(pass))
+        .map(|pass| pass.name())
+        .collect();
     let words = "which were predicted: is it of a whole training step?";
     (!absent.is_empty()).then(|| format!("The trace's step has no kernels of {}, {words}", absent.join(" and ")))
 }

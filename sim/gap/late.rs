@@ -24,7 +24,9 @@ pub fn waits(sides: &mut [(u32, Side)]) -> Vec<String> {
         let count = lists[with[0]][&key].len();
         if with.iter().any(|&at| lists[at][&key].len() != count) {
             let (class, group) = (key.0.name(), &key.1);
-            notes.push(format!("ranks do not agree on how many {class} exchanges group {group:?} has: who waits is not told"));
+            notes.push(format!(
+                "ranks do not agree on how many {class} exchanges group {group:?} has: who waits is not told"
+            ));
             continue;
         }
         if with.len() < 2 {

@@ -20,14 +20,17 @@ pub fn measured(trace: &Trace, device: u32, step: Id<Step>) -> Option<Side> {
     let ran = |kernel: &&Kernel| kernel.device == device && kernel.end() > window.start && kernel.start < window.end;
     let mut kernels: Vec<&Kernel> = trace.kernels.iter().filter(ran).collect();
     // In the order of launches; what was launched before recording began, or by a graph, by its start.
-    kernels.sort_by_key(|kernel| (kernel.launch.map_or(kernel.start, |call| trace.calls[call.at()].start), kernel.start));
+    kernels
+        .sort_by_key(|kernel| (kernel.launch.map_or(kernel.start, |call| trace.calls[call.at()].start), kernel.start));
     let classes = Classes::new(trace);
     let mut items: Vec<Item> = Vec::with_capacity(kernels.len());
     let mut heads: BTreeMap<(Id<Op>, u32, Class), usize> = BTreeMap::new();
     for kernel in kernels {
         let mut item = item(trace, &classes, kernel, kernel.step == Some(step));
         // Kernels of one multi-tensor operator are as many launches; those of any other are one piece of work.
-        if let Some(op) = kernel.op.filter(|_| !item.class.is_exchange() && item.class != Class::Optimizer && !kernel.in_graph) {
+        if let Some(op) =
+            kernel.op.filter(|_| !item.class.is_exchange() && item.class != Class::Optimizer && !kernel.in_graph)
+        {
             let head = *heads.entry((op, kernel.stream, item.class)).or_insert(items.len());
             item.head = (head < items.len()).then_some(head);
         }
@@ -124,7 +127,11 @@ fn doing(trace: &Trace, thread: Id<Thread>) -> Vec<Doing> {
     }
     let first = trace.calls.partition_point(|call| call.thread < thread);
     let waits = trace.calls[first..].iter().take_while(|call| call.thread == thread);
-    all.extend(waits.filter(|call| call.kind == CallKind::Wait).map(|call| of(trace.name(call.name), call.start, call.end(), false)));
+    all.extend(
+        waits
+            .filter(|call| call.kind == CallKind::Wait)
+            .map(|call| of(trace.name(call.name), call.start, call.end(), false)),
+    );
     all.sort_by_key(|nested| (nested.start, std::cmp::Reverse(nested.end)));
     let mut flat = vec![];
     let mut open: Vec<Nested<'_>> = vec![];

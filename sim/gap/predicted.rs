@@ -45,7 +45,8 @@ fn in_launch_order(program: &Program, spans: &[&Span], hosts: &[Time]) -> Vec<It
         .collect();
     let mut items = Vec::with_capacity(spans.len());
     for (at, instr) in program.step.iter().enumerate() {
-        let (Instr::Launch { stream, .. } | Instr::Collective { stream, .. } | Instr::Exchange { stream, .. }) = instr else {
+        let (Instr::Launch { stream, .. } | Instr::Collective { stream, .. } | Instr::Exchange { stream, .. }) = instr
+        else {
             continue;
         };
         let next = streams.get_mut(stream).and_then(Iterator::next);

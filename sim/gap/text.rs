@@ -56,7 +56,11 @@ pub fn report(about: &About, gap: &Gap, width: usize) -> String {
         100.0 * share
     );
     let header = ["", "measured", "predicted", "ran at", "adds"];
-    let _ = writeln!(out, "Where the time went, and what each part adds. The parts add up to the difference.\n\n{}\n", table(&header, rows(gap), 1));
+    let _ = writeln!(
+        out,
+        "Where the time went, and what each part adds. The parts add up to the difference.\n\n{}\n",
+        table(&header, rows(gap), 1)
+    );
     let fill = |text: &str| {
         let options = textwrap::Options::new(width).initial_indent("  ").subsequent_indent("    ");
         textwrap::fill(text, options)
@@ -173,7 +177,9 @@ fn part_words(part: &Part, rest: i128) -> String {
             format!("{adds}: {count} × {name}{other} took {ratio} of the prediction{hint}.")
         }
         Match::NotSeen => format!("{adds}: {count} × {name} were predicted and are not in the trace one by one."),
-        Match::NotPredicted => format!("{adds}: {count} × {name} are in the trace and nobody predicted them one by one."),
+        Match::NotPredicted => {
+            format!("{adds}: {count} × {name} are in the trace and nobody predicted them one by one.")
+        }
     }
 }
 
@@ -185,7 +191,12 @@ fn slow_words(part: &Part) -> String {
         format!("number {}{place} took {}, the median is {}", slow.at + 1, millis(slow.took), millis(slow.usual))
     });
     let (count, all) = (part.slow.len(), part.measured.count);
-    format!("{}: {count} of {all} × {} are far slower than the others: {}.", adds(total), name(part), worst.unwrap_or_default())
+    format!(
+        "{}: {count} of {all} × {} are far slower than the others: {}.",
+        adds(total),
+        name(part),
+        worst.unwrap_or_default()
+    )
 }
 
 fn idle_words(idle: &Idle) -> String {

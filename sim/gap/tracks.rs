@@ -53,13 +53,19 @@ fn one<W: Write>(events: &mut Events<W>, process: u32, name: &str, side: &Side) 
         let Item { class, name, scope, pass, stream, .. } = item;
         let waited = Value::Micros(item.waited.unwrap_or(Time::ZERO));
         let pass = Value::Text(pass.map_or("", |pass| pass.name()));
-        let args = [("class", Value::Text(class.name())), ("module", Value::Text(scope)), ("pass", pass), ("waited_us", waited)];
+        let args = [
+            ("class", Value::Text(class.name())),
+            ("module", Value::Text(scope)),
+            ("pass", pass),
+            ("waited_us", waited),
+        ];
         let slice = Slice { process, track: track(*stream), name, category: class.name(), args: &args };
         slice.write(events, at(item.start), at(item.end))?;
     }
     // Of several threads the one that launches the step's first kernel is shown.
     let thread = side.items.iter().find(|item| item.own).map(|item| item.thread);
-    let shown = |doing: &&super::side::Doing| Some(doing.thread) == thread && doing.start < side.end && doing.end > side.begin;
+    let shown =
+        |doing: &&super::side::Doing| Some(doing.thread) == thread && doing.start < side.end && doing.end > side.begin;
     for doing in side.host.iter().filter(shown) {
         let args = [("within", Value::Text(&doing.within))];
         let slice = Slice { process, track: HOST, name: &doing.what, category: "host", args: &args };

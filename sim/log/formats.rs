@@ -80,7 +80,9 @@ struct Table {
 
 /// All formats.
 pub(super) fn formats() -> Vec<Format> {
-    toml::from_str::<Table>(TABLE).unwrap_or_else(|error| panic!("the shipped table of log formats does not parse: {error}")).format
+    toml::from_str::<Table>(TABLE)
+        .unwrap_or_else(|error| panic!("the shipped table of log formats does not parse: {error}"))
+        .format
 }
 
 impl Format {

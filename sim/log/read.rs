@@ -124,7 +124,10 @@ impl Run {
         let times = if self.times.is_empty() { &from_samples } else { &self.times };
         if self.is_mean {
             let time = times.last().ok_or_else(|| format!("{file}: the log's steps have no time"))?;
-            lines.push(format!("# The mean over all steps of the run, warm-up among them: {} writes no other.", self.framework));
+            lines.push(format!(
+                "# The mean over all steps of the run, warm-up among them: {} writes no other.",
+                self.framework
+            ));
             lines.push(format!("step_time = \"{time:.6} s\""));
         } else if !times.is_empty() {
             let steady = Steady::of(times);

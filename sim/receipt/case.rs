@@ -147,7 +147,11 @@ impl Case {
         let about = format!("{} {} {} {} tokens", self.stated, kind.framework, kind.matmuls, answer.tokens);
         Judged {
             id: self.id.clone(),
-            name: if self.scenario.description.is_empty() { self.id.clone() } else { self.scenario.description.clone() },
+            name: if self.scenario.description.is_empty() {
+                self.id.clone()
+            } else {
+                self.scenario.description.clone()
+            },
             date: m.date.clone(),
             commit: m.commit.clone(),
             lane: m.lane.clone(),

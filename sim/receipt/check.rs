@@ -99,7 +99,8 @@ fn folder(path: &Path) -> Result<Vec<PathBuf>, ReceiptError> {
         reason: error.to_string(),
     };
     let entries = std::fs::read_dir(path).map_err(unreadable)?;
-    let mut files = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
+    let mut files =
+        entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
     files.retain(|path| path.extension().is_some_and(|ending| ending == "toml" || ending == "jsonl"));
     files.sort();
     match files.is_empty() {

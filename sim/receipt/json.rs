@@ -77,9 +77,7 @@ fn layouts(group: &picks::Group<'_>) -> Value {
 }
 
 fn past(history: &History<'_>) -> Value {
-    let run = |run: &&Judged| {
-        json!({"id": run.id, "date": run.date, "commit": run.commit, "measured_over_predicted": history::ratio(run)})
-    };
+    let run = |run: &&Judged| json!({"id": run.id, "date": run.date, "commit": run.commit, "measured_over_predicted": history::ratio(run)});
     json!({
         "job": history.job, "runs": history.runs.iter().map(run).collect::<Vec<_>>(),
         "parted": history.parted.map(|at| history.runs[at].id.clone()),

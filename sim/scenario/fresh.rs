@@ -34,18 +34,16 @@ impl Fresh {
     /// Keys that are said, by table.
     fn said(&self, chips: u32) -> Vec<(&'static str, &'static str, String)> {
         let text = |text: &str| toml::Value::from(text).to_string();
-        let mut said = vec![
-            ("", "runtime", text(&self.runtime)),
-            ("topology", "name", text(&self.topology)),
-        ];
+        let mut said = vec![("", "runtime", text(&self.runtime)), ("topology", "name", text(&self.topology))];
         said.extend(self.nodes.map(|nodes| ("topology", "nodes", nodes.to_string())));
         said.extend(self.chips.map(|chips| ("topology", "chips", chips.to_string())));
         said.extend(self.slice.as_ref().map(|slice| ("topology", "slice", text(slice))));
         said.push(("model", "name", text(&self.model)));
         // All chips share the parameters where the framework shards them; where it splits the model, nothing is split yet.
-        let reads = |key: &str| keys::table("mesh").is_some_and(|mesh| {
-            mesh.keys.iter().any(|known| known.name == key && known.is_read_by(&self.runtime))
-        });
+        let reads = |key: &str| {
+            keys::table("mesh")
+                .is_some_and(|mesh| mesh.keys.iter().any(|known| known.name == key && known.is_read_by(&self.runtime)))
+        };
         let mesh = [("dp_shard", chips), ("fsdp", chips), ("tp", 1)].into_iter().find(|(key, _)| reads(key));
         said.extend(mesh.map(|(key, ranks)| ("mesh", key, ranks.to_string())));
         said.push(("batch", "sequence", self.sequence.to_string()));
@@ -76,7 +74,10 @@ impl Fresh {
     fn write(&self, chips: u32, taken: &[&Taken]) -> String {
         let said = self.said(chips);
         let mut out = String::new();
-        let _ = writeln!(out, "# Predict it: windtunnel run FILE. Every line can be changed; a line behind # is the default that is taken.");
+        let _ = writeln!(
+            out,
+            "# Predict it: windtunnel run FILE. Every line can be changed; a line behind # is the default that is taken."
+        );
         let _ = writeln!(out, "# What a key means: windtunnel explain KEY.\n");
         let tables = TABLES.into_iter().filter(|table| table.is_read_by(&self.runtime) || table.name.is_empty());
         for table in tables {
@@ -105,7 +106,8 @@ impl Fresh {
             let mark = if own.is_empty() { "# " } else { "" };
             let _ = writeln!(out, "{mark}[{}] # {}", table.name, table.help);
         }
-        let help = |name: &str| table.keys.iter().find(|key| key.name == name).map(|key| about(key)).unwrap_or_default();
+        let help =
+            |name: &str| table.keys.iter().find(|key| key.name == name).map(|key| about(key)).unwrap_or_default();
         for (_, key, value) in own {
             let _ = writeln!(out, "{key} = {value} # {}", help(key));
         }

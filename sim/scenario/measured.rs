@@ -155,7 +155,9 @@ fn middle<T: Copy + PartialOrd>(
     at: &Spanned<Readings<T>>,
 ) -> Result<(T, Option<(T, T)>), ScenarioError> {
     at.get_ref().quantiles().ok_or_else(|| match at.get_ref() {
-        Readings::Many(_) => reader.plan(at, format!("measured.{key} is a list of nothing"), "write the steps' readings"),
+        Readings::Many(_) => {
+            reader.plan(at, format!("measured.{key} is a list of nothing"), "write the steps' readings")
+        }
         _ => reader.plan(at, format!("the quantiles of measured.{key} fall"), "write p10 ≤ p50 ≤ p90"),
     })
 }

@@ -33,7 +33,8 @@ pub fn run(args: &Args) -> Outcome {
                 let message = format!("{name} has a [measured] table: remove it, or name a scenario without one");
                 return Err(Failure::input(message));
             }
-            let measured = run.measured(&file, Some(scenario.job.tokens() / scenario.job.seq().max(1))).map_err(Failure::input)?;
+            let measured =
+                run.measured(&file, Some(scenario.job.tokens() / scenario.job.seq().max(1))).map_err(Failure::input)?;
             let receipt = format!("{}\n\n{measured}", text.trim_end());
             // What is written can be checked: a receipt that is refused is no answer.
             Scenario::parse(name, &receipt).map_err(Failure::input)?;
@@ -43,7 +44,11 @@ pub fn run(args: &Args) -> Outcome {
     match out {
         None => print(&receipt)?,
         Some(file) => {
-            let hint = if scenario.is_some() { format!(": windtunnel check {}", file.path().display()) } else { String::new() };
+            let hint = if scenario.is_some() {
+                format!(": windtunnel check {}", file.path().display())
+            } else {
+                String::new()
+            };
             let mut written = Written::default();
             written.write(file, &receipt, &hint);
             written.report("")?;
