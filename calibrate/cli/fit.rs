@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use windtunnel::cost::Profile;
 use windtunnel::report::profile as report;
+use windtunnel::trace::Error as TraceError;
 
 use crate::fit::measured::{self, Fitted};
 use crate::fit::residuals;
@@ -45,23 +46,21 @@ pub fn run(args: &Args) -> Result<String, String> {
     Ok(words(&fitted, points.points.len(), &args.out.display().to_string()))
 }
 
-/// One file of points, or traces.
+/// One file of points, or traces: their content tells which.
 fn read(files: &[PathBuf], base: &Profile) -> Result<Read, String> {
-    let is_points = |path: &Path| path.extension().is_some_and(|ending| ending == "jsonl");
-    match files {
-        [one] if is_points(one) => {
-            let points = points::read(one).map_err(|why| why.to_string())?;
-            return Ok(Read { points, left_out: BTreeMap::new() });
-        }
-        _ if files.iter().any(|path| is_points(path)) => {
-            return Err("several files are traces of several ranks: fit each file of points alone".to_owned());
-        }
-        _ => {}
-    }
     let mut traces = vec![];
     for path in files {
-        let read = windtunnel::trace::read(path, &|_, _| ControlFlow::Continue(())).map_err(|why| why.to_string())?;
-        traces.push((path.display().to_string(), read));
+        match windtunnel::trace::read(path, &|_, _| ControlFlow::Continue(())) {
+            Ok(read) => traces.push((path.display().to_string(), read)),
+            Err(TraceError::Unknown { .. }) if files.len() == 1 => {
+                let points = points::read(path).map_err(|why| why.to_string())?;
+                return Ok(Read { points, left_out: BTreeMap::new() });
+            }
+            Err(why @ TraceError::Unknown { .. }) => {
+                return Err(format!("{why}\nseveral files are traces of several ranks: fit each file of points alone"));
+            }
+            Err(why) => return Err(why.to_string()),
+        }
     }
     Ok(trace::points(&traces, base))
 }
