@@ -275,14 +275,14 @@ fn a_host_that_stalls_in_the_optimizer_is_named() {
 fn a_late_rank_is_named_by_the_traces_of_the_others() {
     let of = scenario(4096);
     let side = predicted(&of.1, 0).expect("rank 0");
-    // Rank 2 is a millisecond late for an all-gather that nothing outlasts and nothing runs across the beginning of: the others wait.
+    // Rank 2 is a millisecond late for an exchange that nothing outlasts and nothing runs across the beginning of: the others wait.
     let clear = |at: usize| {
         let across = |time: Time| side.items.iter().any(|item| item.start < time && item.end > time);
         !across(side.items[at].start) && !across(side.items[at].end)
     };
-    let mut gathers = (0..side.items.len()).filter(|&at| side.items[at].class == Class::AllGather && clear(at));
-    let gather = gathers.next().expect("the first of a step has nothing to hide behind");
-    let Item { start, end, .. } = side.items[gather];
+    let mut exchanges = (0..side.items.len()).filter(|&at| side.items[at].class.is_exchange() && clear(at));
+    let gather = exchanges.next().expect("gradients' norms are summed when all else is done");
+    let Item { start, end, class, .. } = side.items[gather];
     let mut late = delayed(&side, start, MILLISECOND);
     late.items[gather].end = end + MILLISECOND;
     let mut waits = delayed(&side, end, MILLISECOND);
@@ -293,7 +293,7 @@ fn a_late_rank_is_named_by_the_traces_of_the_others() {
     let report = text::report(&compared.about, &compared.gap, 120);
     assert_eq!(compared.gap.explained(), compared.gap.gap());
     let worst = compared.gap.late.first().expect(&report);
-    assert_eq!((worst.rank, worst.class), (2, Class::AllGather), "{report}");
+    assert_eq!((worst.rank, worst.class), (2, class), "{report}");
     // What computes meanwhile hides some of it.
     assert!((MILLISECOND.0 / 2..=MILLISECOND.0 + MILLISECOND.0 / 20).contains(&worst.waited.0), "{report}");
     assert!(report.contains("for rank 2, which comes last"), "{report}");

@@ -10,8 +10,8 @@
 //! "step_time.median" = 0.05
 //! coverage = 0.9
 //! ```
-//! A table `[rows]` before them says which receipts the file is about, as `--lane`, `--hardware` and `--grade` do: the others are checked
-//! and reported, and count in no bound.
+//! A table `[rows]` before them says which receipts the file is about, as `--lane`, `--hardware` and `--grade` do, and by patterns of
+//! their ids (`id`, `not_id`): the others are checked and reported, and count in no bound.
 //! Every figure is a bound from above, but `coverage`, `interval` (share of steps inside the predicted interval), `picks.best` and
 //! `picks.pairs` ([`super::picks`]), which are bounds from below, and `step_time.bias`, which bounds the absolute bias.
 
@@ -23,6 +23,7 @@ use serde::Deserialize;
 
 use super::ReceiptError;
 use super::check::{Choice, Outcome};
+use super::pattern::matches;
 use super::summary::{ALL, Errors, Group, summary};
 
 /// Bounds, and what they are about.
@@ -30,6 +31,10 @@ use super::summary::{ALL, Errors, Group, summary};
 pub struct Bounds {
     /// The receipts that count.
     pub rows: Choice,
+    /// Patterns of their ids, any of which may match; all if empty.
+    ids: Vec<String>,
+    /// Patterns of ids that do not count.
+    not: Vec<String>,
     /// Bounds by group.
     pub thresholds: Vec<Threshold>,
 }
@@ -37,7 +42,12 @@ pub struct Bounds {
 impl Bounds {
     /// Every bound that an outcome breaks.
     pub fn broken(&self, outcome: &Outcome) -> Vec<Broken> {
-        broken(&self.thresholds, &summary(&outcome.only(&self.rows)))
+        let any = |patterns: &[String], id: &str| patterns.iter().any(|pattern| matches(pattern, Some(id)));
+        let counts = |id: &str| (self.ids.is_empty() || any(&self.ids, id)) && !any(&self.not, id);
+        let mut outcome = outcome.only(&self.rows);
+        outcome.judged.retain(|row| counts(&row.id));
+        outcome.skipped.retain(|row| counts(&row.id));
+        broken(&self.thresholds, &summary(&outcome))
     }
 }
 
@@ -135,6 +145,10 @@ struct Rows {
     hardware: Vec<String>,
     #[serde(default)]
     grade: Vec<String>,
+    #[serde(default)]
+    id: Vec<String>,
+    #[serde(default)]
+    not_id: Vec<String>,
 }
 
 fn known() -> String {
@@ -172,7 +186,7 @@ pub fn parse(spec: &str) -> Result<Bounds, ReceiptError> {
     if spec.ends_with(".toml") {
         return load(Path::new(spec));
     }
-    Ok(Bounds { rows: Choice::default(), thresholds: inline(spec)? })
+    Ok(Bounds { rows: Choice::default(), ids: vec![], not: vec![], thresholds: inline(spec)? })
 }
 
 fn inline(spec: &str) -> Result<Vec<Threshold>, ReceiptError> {
@@ -205,9 +219,9 @@ fn load(path: &Path) -> Result<Bounds, ReceiptError> {
     let written: File = toml::from_str(&text)
         .map_err(|error| ReceiptError::Threshold(format!("{file}: {}", error.to_string().trim())))?;
     let thresholds = written.threshold.iter().enumerate().map(|(at, table)| understand(&file, at + 1, table));
-    let Rows { lane, hardware, grade } = written.rows;
+    let Rows { lane, hardware, grade, id, not_id } = written.rows;
     let rows = Choice { lanes: lane, hardware, grades: grade, speed: None };
-    Ok(Bounds { rows, thresholds: thresholds.collect::<Result<_, _>>()? })
+    Ok(Bounds { rows, ids: id, not: not_id, thresholds: thresholds.collect::<Result<_, _>>()? })
 }
 
 fn understand(file: &str, number: usize, table: &toml::Table) -> Result<Threshold, ReceiptError> {
