@@ -59,6 +59,10 @@ fn questions(part: &str) -> Vec<Vec<Recipe>> {
             continue;
         }
         let keys = flat(&case.text);
+        // The planner asks for whole nodes, and a domain of 72 chips is one.
+        if keys.contains_key("topology.chips") {
+            continue;
+        }
         let sequences = case.scenario.job.tokens() as i64 / keys["batch.sequence"].as_integer().unwrap();
         let chips = case.scenario.job.ranks();
         let key = |name: &str| keys.get(name).map(Value::to_string);

@@ -44,7 +44,8 @@ impl Fresh {
             keys::table("mesh")
                 .is_some_and(|mesh| mesh.keys.iter().any(|known| known.name == key && known.is_read_by(&self.runtime)))
         };
-        let mesh = [("dp_shard", chips), ("fsdp", chips), ("tp", 1), ("dp", chips)].into_iter().find(|(key, _)| reads(key));
+        let mesh =
+            [("dp_shard", chips), ("fsdp", chips), ("tp", 1), ("dp", chips)].into_iter().find(|(key, _)| reads(key));
         said.extend(mesh.map(|(key, ranks)| ("mesh", key, ranks.to_string())));
         said.push(("batch", "sequence", self.sequence.to_string()));
         said.push(("batch", "micro", self.micro.to_string()));

@@ -80,7 +80,10 @@ fn alone(
 ) -> Result<Fsdp, ScenarioError> {
     if shard * replicate > 1 {
         let problem = format!("runtime = \"single_device\" is one device, and the mesh has {}", shard * replicate);
-        return Err(reader.plan(&scenario.runtime, problem, "write topology.chips = 1, or runtime = \"fsdp2\""));
+        // Of several nodes, chips are so many of each.
+        let alone = if scenario.topology.nodes.is_some() { " without topology.nodes" } else { "" };
+        let remedy = format!("write topology.chips = 1{alone}, or runtime = \"fsdp2\"");
+        return Err(reader.plan(&scenario.runtime, problem, remedy));
     }
     if let Some(at) = &scenario.fsdp1 {
         let problem = "[fsdp1] shards a model, and the runtime is one device";
