@@ -32,13 +32,14 @@ pub fn waits(sides: &mut [(u32, Side)]) -> Vec<String> {
         if with.len() < 2 {
             continue;
         }
+        let place = |at: usize, number: usize| lists[at][&key][number];
         for number in 0..count {
-            let item = |at: usize| &sides[at].1.items[lists[at][&key][number]];
+            let item = |at: usize| &sides[at].1.items[place(at, number)];
             let last = with.iter().copied().min_by_key(|&at| (item(at).time(), at));
             let Some(last) = last else { continue };
             let (shortest, rank) = (item(last).time(), sides[last].0);
             for &at in &with {
-                let item: &mut Item = &mut sides[at].1.items[lists[at][&key][number]];
+                let item: &mut Item = &mut sides[at].1.items[place(at, number)];
                 let waited = item.time() - shortest;
                 item.waited = Some(waited);
                 item.behind = (waited > Time::ZERO).then_some(rank);

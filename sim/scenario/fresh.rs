@@ -107,8 +107,7 @@ impl Fresh {
             let mark = if own.is_empty() { "# " } else { "" };
             let _ = writeln!(out, "{mark}[{}] # {}", table.name, table.help);
         }
-        let help =
-            |name: &str| table.keys.iter().find(|key| key.name == name).map(|key| about(key)).unwrap_or_default();
+        let help = |name: &str| table.keys.iter().find(|key| key.name == name).map(about).unwrap_or_default();
         for (_, key, value) in own {
             let _ = writeln!(out, "{key} = {value} # {}", help(key));
         }
