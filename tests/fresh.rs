@@ -8,7 +8,12 @@ fn begun(runtime: &str) -> Fresh {
     let on_tpu = runtime == "xla";
     Fresh {
         runtime: runtime.to_owned(),
-        model: if on_tpu { "llama-3.1-8b" } else { "llama-3.2-1b" }.to_owned(),
+        model: match runtime {
+            "xla" => "llama-3.1-8b",
+            "internevo" => "internlm-7b",
+            _ => "llama-3.2-1b",
+        }
+        .to_owned(),
         topology: if on_tpu { "tpu-v6e" } else { "h100-sxm-80gb" }.to_owned(),
         nodes: (!on_tpu && runtime != "single_device").then_some(1),
         chips: (runtime == "single_device").then_some(1),

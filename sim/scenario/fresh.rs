@@ -47,6 +47,9 @@ impl Fresh {
         let mesh =
             [("dp_shard", chips), ("fsdp", chips), ("tp", 1), ("dp", chips)].into_iter().find(|(key, _)| reads(key));
         said.extend(mesh.map(|(key, ranks)| ("mesh", key, ranks.to_string())));
+        // ZeRO's stage is what its users say first: parameters, gradients and optimizer states are sharded.
+        let zero = keys::table("zero").is_some_and(|zero| zero.is_read_by(&self.runtime));
+        said.extend(zero.then(|| ("zero", "stage", "3".to_owned())));
         said.push(("batch", "sequence", self.sequence.to_string()));
         said.push(("batch", "micro", self.micro.to_string()));
         said
