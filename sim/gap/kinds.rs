@@ -95,8 +95,3 @@ pub(super) fn short(name: &str) -> &str {
     let end = name.find(['<', '(']).filter(|&end| end > 0).unwrap_or(name.len());
     name.get(..end).unwrap_or(name)
 }
-
-/// The operators and ranges around an operator, from the inside out, itself first.
-pub(super) fn around(trace: &Trace, op: Option<Id<Op>>) -> impl Iterator<Item = &Op> {
-    std::iter::successors(op.map(|op| &trace.ops[op.at()]), |op| op.parent.map(|parent| &trace.ops[parent.at()]))
-}

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::kinds::{around, class, operator, shape, whole};
+use super::kinds::{class, operator, shape, whole};
 use super::side::{Class, Doing, Item, Side};
 use crate::program::Pass;
 use crate::trace::{CallKind, Classes, Group, Id, Kernel, Op, Scope, Step, Thread, Trace};
@@ -79,7 +79,7 @@ fn members(group: &Group) -> String {
 fn pass(trace: &Trace, kernel: &Kernel) -> Option<Pass> {
     let inner = kernel.op.or(kernel.range)?;
     let mut forward = None;
-    for op in around(trace, Some(inner)) {
+    for op in trace.around(Some(inner)) {
         let name = trace.name(op.name);
         if name.starts_with("Optimizer.step") || name.starts_with("_foreach_") {
             return Some(Pass::Optimizer);

@@ -44,7 +44,7 @@ impl<'a> Classes<'a> {
             Kind::Set => return Class::Set,
             Kind::Compute => {}
         }
-        let within = |id: Option<Id<Op>>, of: &[Option<Class>]| self.around(id).find_map(|op| of[op.name.at()]);
+        let within = |id: Option<Id<Op>>, of: &[Option<Class>]| self.trace.around(id).find_map(|op| of[op.name.at()]);
         if let Some(class) = within(kernel.op.or(kernel.range), &self.ranges) {
             return class;
         }
@@ -69,12 +69,6 @@ impl<'a> Classes<'a> {
         let of = &self.trace.instructions[kernel.instruction?.at()];
         let look = |name: Id<Name>| self.instructions[name.at()];
         look(of.name).or_else(|| of.category.and_then(look))
-    }
-
-    /// An op and what is around it, innermost first.
-    fn around(&self, id: Option<Id<Op>>) -> impl Iterator<Item = &'a Op> {
-        let ops = &self.trace.ops;
-        std::iter::successors(id.map(|id| &ops[id.at()]), |op| op.parent.map(|id| &ops[id.at()]))
     }
 
     /// Whether an operator of PyTorch's own launched it: it does one thing, and those that no row names compute little.

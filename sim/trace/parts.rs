@@ -375,6 +375,11 @@ impl Trace {
     pub fn name(&self, id: Id<Name>) -> &str {
         self.names.get(id)
     }
+
+    /// An op and what is around it, innermost first.
+    pub fn around(&self, id: Option<Id<Op>>) -> impl Iterator<Item = &Op> {
+        std::iter::successors(id.map(|id| &self.ops[id.at()]), |op| op.parent.map(|id| &self.ops[id.at()]))
+    }
 }
 
 impl Kernel {
