@@ -118,7 +118,7 @@ fn job(matmuls: Matmuls, tp: u32) -> MegatronPlan {
 }
 
 fn fp8(recipe: Fp8Recipe, parameters: bool) -> Matmuls {
-    Matmuls::Fp8 { recipe, parameters }
+    Matmuls::Fp8 { recipe, parameters, any_layout: false }
 }
 
 fn program(job: &MegatronPlan) -> Program {
@@ -298,28 +298,67 @@ fn fp8_scales_of_their_own_are_agreed_on_by_ranks_that_hold_parts() {
 }
 
 #[test]
-fn fp8_parameters_are_gathered_in_one_byte_and_the_rest_in_two() {
+fn fp8_parameters_are_gathered_in_one_byte_unless_numbers_share_scales_and_the_rest_in_two() {
     let (blocks, rest) = (LAYERS * weights(2), 2 * VOCAB * WIDTH / 2 + (2 * LAYERS + 1) * WIDTH);
     let gathers = |matmuls| exchanged(&program(&job(matmuls, 2)), "dp", Collective::AllGather);
     // The sizes are multiples of what buffers are padded to.
     assert_eq!(gathers(Matmuls::Plain), [2 * (blocks + rest)]);
     assert_eq!(gathers(fp8(DELAYED, false)), [2 * (blocks + rest)]);
     assert_eq!(gathers(fp8(DELAYED, true)), [blocks + 2 * rest]);
+    // Both copies of an MXFP8 parameter are made of what is gathered, into the buffer of the gradients.
+    let mxfp8 = |parameters| fp8(Fp8Recipe::Mxfp8, parameters);
+    assert_eq!(gathers(mxfp8(true)), [2 * (blocks + rest)]);
     let scatters = |matmuls| exchanged(&program(&job(matmuls, 2)), "dp", Collective::ReduceScatter);
     assert_eq!(scatters(fp8(DELAYED, true)), scatters(Matmuls::Plain));
     // What is there before the first step: the copies that are multiplied with, beside the parameters.
-    let held = |matmuls| {
-        let program = program(&job(matmuls, 2));
-        let names = ["param_data", "fp8 weight", "fp8 transposed weight"];
-        let buffers = program.setup.iter().filter_map(|instr| match *instr {
-            Instr::Alloc { buffer } => Some(program.buffer(buffer)),
-            _ => None,
-        });
-        buffers.filter(|buffer| names.contains(&buffer.name)).map(|buffer| buffer.bytes.0).sum::<u64>()
-    };
     assert_eq!(held(Matmuls::Plain), 2 * (blocks + rest));
     assert_eq!(held(fp8(DELAYED, false)), 4 * blocks + 2 * rest);
     assert_eq!(held(fp8(DELAYED, true)), 2 * blocks + 2 * rest);
+    let copies = 2 * (blocks + blocks / 32);
+    assert_eq!(held(mxfp8(false)), copies + 2 * blocks + 2 * rest);
+    // The rest has a buffer to be gathered into, and is not a part of it.
+    assert_eq!(held(mxfp8(true)), copies + 4 * rest);
+    // As often as under MXFP8 that is gathered wide and kept so, weights are quantised once a step, and no master is cast to fp8.
+    let casts = |parameters, name| launches(&program(&job(mxfp8(parameters), 2)), name, Pass::Forward);
+    assert_eq!(casts(true, "te.mxfp8_quantize"), casts(false, "te.mxfp8_quantize"));
+    assert_eq!(launches(&program(&job(mxfp8(true), 2)), "te.cast", Pass::Optimizer), 0);
+    let zeros = |parameters| {
+        let program = program(&job(mxfp8(parameters), 2));
+        [Pass::Forward, Pass::Backward, Pass::Optimizer].map(|pass| launches(&program, "aten.zero_", pass)).iter().sum()
+    };
+    assert_eq!(zeros(true), zeros(false) + 1usize);
+}
+
+/// Bytes of parameters, and of copies that linears multiply by, before the first step.
+fn held(matmuls: Matmuls) -> u64 {
+    let program = program(&job(matmuls, 2));
+    let names = ["param_data", "parameters", "fp8 weight", "fp8 transposed weight"];
+    let buffers = program.setup.iter().filter_map(|instr| match *instr {
+        Instr::Alloc { buffer } => Some(program.buffer(buffer)),
+        _ => None,
+    });
+    buffers.filter(|buffer| names.contains(&buffer.name)).map(|buffer| buffer.bytes.0).sum()
+}
+
+#[test]
+fn fp8_on_a_chip_that_multiplies_whichever_way_operands_lie_has_no_transposed_copies() {
+    let (blocks, rest) = (LAYERS * weights(2), 2 * VOCAB * WIDTH / 2 + (2 * LAYERS + 1) * WIDTH);
+    for recipe in [DELAYED, Fp8Recipe::Tensorwise] {
+        let on_blackwell = |parameters| Matmuls::Fp8 { recipe, parameters, any_layout: true };
+        assert_eq!(held(on_blackwell(false)), 3 * blocks + 2 * rest);
+        assert_eq!(held(on_blackwell(true)), blocks + 2 * rest);
+        let program = program(&job(on_blackwell(true), 2));
+        for pass in [Pass::Forward, Pass::Backward] {
+            let turned = ["te.fp8_transpose", "te.cast_transpose"].map(|name| launches(&program, name, pass));
+            assert_eq!(turned, [0, 0]);
+        }
+        // Backward still finds one copy of what each linear has read.
+        for t in [1, 2] {
+            assert_eq!(kept_by_a_block(on_blackwell(false), t), kept_by_a_block(fp8(recipe, false), t));
+        }
+    }
+    let blocks_of_scales = |any_layout| held(Matmuls::Fp8 { recipe: Fp8Recipe::Mxfp8, parameters: true, any_layout });
+    assert_eq!(blocks_of_scales(true), blocks_of_scales(false), "their copies differ");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use windtunnel::import::{Imported, Machine, Request, find, import, recognise};
 use windtunnel::scenario::Scenario;
+use windtunnel::scenario::predict::release::ANOTHER_RELEASE;
 use windtunnel::scenario::predict::{self, predict};
 
 type Dump = BTreeMap<String, Value>;
@@ -61,6 +62,11 @@ impl Line {
 
     /// Imports a text as this file, with its machine and its words.
     pub fn import(&self, text: &str) -> Result<Imported, String> {
+        self.import_as(text, None)
+    }
+
+    /// The same as of a release.
+    fn import_as(&self, text: &str, version: Option<&str>) -> Result<Imported, String> {
         let mut machine = Machine::default();
         let (mut words, mut model) = (vec![], None);
         let number = |value: &str| Some(value.parse().unwrap());
@@ -76,7 +82,7 @@ impl Line {
         }
         let importer = find(&self.importer).map_err(|error| error.to_string())?;
         let (file, model) = (self.config.as_str(), model.as_deref());
-        let request = Request { file, text, overrides: &words, machine, model, ..Request::default() };
+        let request = Request { file, text, overrides: &words, machine, version, model };
         let imported = import(importer, &request).map_err(|error| error.to_string())?;
         imported.scenario().map_err(|error| error.to_string())?;
         Ok(imported)
@@ -312,4 +318,36 @@ fn imported_scenarios_run() {
             .unwrap_or_else(|error| panic!("{}: {error}", line.config));
         assert!(prediction.step.0 > 0, "{}", line.config);
     }
+}
+
+#[test]
+fn two_releases_differ_by_what_the_interval_of_an_unknown_one_is_widened_by() {
+    let steps = |line: &Line| {
+        let step = |release| {
+            let scenario = line.import_as(&line.text(), Some(release)).ok()?.scenario().ok()?;
+            predict(&scenario, predict::Settings::default()).ok().map(|answer| answer.step.seconds())
+        };
+        Some((step("0.1.0")?, step("0.2.2")?))
+    };
+    let runs = lines().into_iter().filter(|line| line.importer == "torchtitan" && line.outcome == "runs");
+    let files = runs.filter(|line| line.config.ends_with(".toml"));
+    let mut apart: Vec<f64> = files.filter_map(|line| steps(&line)).map(|(old, new)| (new / old).ln().abs()).collect();
+    apart.sort_by(f64::total_cmp);
+    assert!(apart.len() >= 14, "{apart:?}");
+    let within = apart.iter().filter(|apart| **apart <= ANOTHER_RELEASE).count() as f64 / apart.len() as f64;
+    assert!((0.75..0.85).contains(&within), "{within} of them lie within {ANOTHER_RELEASE}: {apart:?}");
+}
+
+#[test]
+fn a_release_that_nobody_knows_makes_the_interval_wider_and_nothing_else_other() {
+    let all = lines();
+    let line = all.iter().find(|line| line.config == "torchtitan/v0_2_qwen3_0_6b.toml").unwrap();
+    let flown = |release| {
+        let scenario = line.import_as(&line.text(), Some(release)).unwrap().scenario().unwrap();
+        (scenario.unknown_release.clone(), predict(&scenario, predict::Settings::default()).unwrap())
+    };
+    let ((known, sure), (unknown, doubtful)) = (flown("0.2.2"), flown("0.2.9"));
+    assert_eq!((known, unknown.as_deref()), (None, Some("0.2.9")));
+    assert_eq!(sure.step, doubtful.step);
+    assert!(doubtful.interval.0 < sure.interval.0 && doubtful.interval.1 > sure.interval.1);
 }

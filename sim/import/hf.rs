@@ -22,6 +22,9 @@ pub const IMPORTER: Importer =
 /// The sequence of a scenario whose user names none, unless the model is for less.
 const SEQUENCE: u64 = 4096;
 
+/// A model is the same in every release.
+const ANY_RELEASE: &str = "any release";
+
 /// Keys that are the model's own reader's.
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
     let text = "framework = \"transformers\"\nversions = [\"any release\"]\nidle = [\"*\"]\n[defaults]\n";
@@ -46,7 +49,7 @@ pub fn put_sequence(out: &mut Imported, model: &ModelConfig, how: &str) {
 
 fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
     let model = model(request.text, request.file)?;
-    let settings = Settings::new(request.file, &TABLE, vec![], request.version);
+    let settings = Settings::new(request.file, &TABLE, vec![], request.version.map(|_| ANY_RELEASE));
     let mut out = Imported::of(&settings);
     "its model_type names it".clone_into(&mut out.basis);
     let assumed = |key: &str| Why::code(format!("assumed: add {key}=… to choose another"));

@@ -47,12 +47,18 @@ pub struct Imported {
 impl Imported {
     /// Nothing yet, of a file's settings.
     pub fn of(settings: &Settings<'_>) -> Imported {
-        Imported {
+        let mut out = Imported {
             file: settings.file().to_owned(),
             of: settings.of().to_owned(),
             basis: settings.basis().to_owned(),
             ..Imported::default()
+        };
+        if let Some(release) = settings.unknown_release() {
+            let why =
+                format!("--version, whose defaults are not known: the interval is wider than with those of {}", out.of);
+            out.put("framework.unknown_release", release, Why::code(why));
         }
+        out
     }
 
     /// Writes a key, over what it had.

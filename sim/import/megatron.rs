@@ -155,10 +155,6 @@ fn precision(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
         settings.choice("fp8_recipe", &["delayed", "tensorwise", "blockwise", "mxfp8"].map(|name| (name, name)))?;
     if let Some(found) = settings.word("fp8")? {
         let recipe = recipe.unwrap_or_else(|| found.with("delayed"));
-        if recipe.value == "mxfp8" {
-            let remedy = "choose --fp8-recipe tensorwise or blockwise";
-            return Err(settings.unsupported("fp8_recipe", "fp8 with a scale for 32 numbers (mxfp8)", remedy));
-        }
         out.put("megatron.fp8", recipe.value, found.why.and(&recipe.why));
         flag(out, settings, "megatron.fp8_param_gather", "fp8_param_gather")?;
     }

@@ -67,6 +67,7 @@ pub struct Settings<'s> {
     version: String,
     of: String,
     basis: String,
+    unknown: Option<String>,
     given: BTreeMap<String, Setting>,
     recipe: BTreeMap<String, Default>,
     asked: RefCell<BTreeSet<String>>,
@@ -84,6 +85,7 @@ pub fn shown(value: &Value) -> String {
 impl<'s> Settings<'s> {
     /// Settings of what was read; a later key stands over an earlier one of the same name.
     pub fn new(file: &'s str, table: &'s Table, raw: Vec<Raw>, version: Option<&str>) -> Settings<'s> {
+        let unknown = version.filter(|asked| !table.versions.iter().any(|known| known == asked)).map(str::to_owned);
         let (version, basis) = table.version(version, raw.iter().map(|raw| raw.key.as_str()));
         let mut given = BTreeMap::new();
         for Raw { key, value, line } in raw {
@@ -94,7 +96,8 @@ impl<'s> Settings<'s> {
             given.insert(name, Setting { written: key, value, line });
         }
         let of = format!("{} {version}", table.framework);
-        Settings { file, table, version, of, basis, given, recipe: BTreeMap::new(), asked: RefCell::default() }
+        let (recipe, asked) = (BTreeMap::new(), RefCell::default());
+        Settings { file, table, version, of, basis, unknown, given, recipe, asked }
     }
 
     /// The same over values that the framework's own recipe has, each with where that is written.
@@ -112,6 +115,11 @@ impl<'s> Settings<'s> {
     /// The framework and its release.
     pub fn of(&self) -> &str {
         &self.of
+    }
+
+    /// The release that was asked for, where another one's defaults are taken for want of its own.
+    pub fn unknown_release(&self) -> Option<&str> {
+        self.unknown.as_deref()
     }
 
     /// The release.

@@ -85,6 +85,19 @@ fn read(name: &str, text: &str, words: &[&str]) -> Result<Imported, ImportError>
     import(importer, &Request { file, text, overrides: &overrides, machine, model, ..Request::default() })
 }
 
+#[test]
+fn a_scenario_says_that_the_defaults_of_another_release_are_in_it() {
+    for importer in IMPORTERS.iter().filter(|importer| importer.name != "hf") {
+        let (file, text, machine) = small(importer);
+        let model = matches!(importer.name, "deepspeed" | "accelerate").then_some(MODEL);
+        let request = Request { file, text, machine, model, version: Some("999.1"), ..Request::default() };
+        let imported = import(importer, &request).unwrap_or_else(|error| panic!("{}: {error}", importer.name));
+        assert!(line(&imported, "framework.unknown_release").starts_with("\"999.1\" # "), "{}", importer.name);
+        let scenario = imported.scenario().unwrap_or_else(|error| panic!("{}: {error}", importer.name));
+        assert_eq!(scenario.unknown_release.as_deref(), Some("999.1"), "{}", importer.name);
+    }
+}
+
 /// `key = value # why` of a key.
 fn line(imported: &Imported, key: &str) -> String {
     let entry = imported.entries.iter().find(|entry| entry.key == key);

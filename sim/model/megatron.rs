@@ -72,6 +72,8 @@ pub struct Fp8 {
     pub recipe: Fp8Recipe,
     /// Whether its weight is kept in fp8, and nowhere in the type of the activations (`--fp8-param-gather`).
     pub parameters: bool,
+    /// Whether the chip multiplies fp8 whichever way operands lie.
+    pub any_layout: bool,
     /// Whether it keeps what it was given, which others keep or which is made again, and casts that once more in backward
     /// (`save_original_input`); if not, it keeps the fp8 copy.
     pub original: bool,
@@ -82,6 +84,19 @@ impl Fp8 {
     /// Transformer Engine refuses.
     pub fn keeping(self, original: bool) -> Fp8 {
         Fp8 { original: original && self.recipe != Fp8Recipe::Delayed, ..self }
+    }
+
+    /// Whether a tensor has a second copy, for the matmuls that read it the other way: the transposed one, which chips do without that
+    /// multiply whichever way operands lie, or one whose blocks lie the other way (`pytorch/csrc/quantizer.cpp`, `create_transpose`, 2.9).
+    pub fn has_columns(self) -> bool {
+        self.recipe.of_blocks() || !self.any_layout
+    }
+
+    /// Whether parameters that are kept in fp8 are gathered in the type of the activations, and quantised from that: both copies of an
+    /// MXFP8 tensor come from one wide one. They are gathered into the buffer of the gradients, which are not there yet
+    /// (`reuse_grad_buf_for_mxfp8_param_ag`; `core/distributed/param_and_grad_buffer.py`, 0.16.1).
+    pub fn gathers_wide(self) -> bool {
+        self.parameters && self.recipe == Fp8Recipe::Mxfp8
     }
 }
 

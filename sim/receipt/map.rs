@@ -53,6 +53,9 @@ pub fn map(entry: &Entry, tables: &Tables) -> Result<Mapped, Reason> {
     let mut keys = Gathered::default();
     stated(row, runtime, &mut keys)?;
     model::named(&seen.model, &mut keys);
+    if let Some(release) = seen.unknown_release {
+        keys.stated("framework.unknown_release", release);
+    }
     for rule in rules {
         keys.apply(rule, &seen.value);
     }

@@ -86,6 +86,12 @@ fn path(scenario: &Scenario, answer: &Prediction) -> String {
         doubts.push("the soft cap on attention scores is not in PyTorch's fused kernels, and is left out".to_owned());
     }
     doubts.extend(modules.doubts.into_iter().map(str::to_owned));
+    if let Some(release) = &scenario.unknown_release {
+        doubts.push(format!(
+            "the file has the defaults of another release than {release}, which ran: the step's interval is wider by what releases \
+             differ by"
+        ));
+    }
     if doubts.is_empty() {
         format!("as intended: {blocks} blocks, {kernels}, {matmuls} matmuls, no fallback")
     } else {

@@ -17,6 +17,9 @@ use crate::model::style::Linears;
 const ADA: f64 = 8.9;
 const HOPPER: f64 = 9.0;
 const BLACKWELL: f64 = 10.0;
+/// The first of Blackwell's chips for workstations, and of what comes after them.
+const WORKSTATIONS: f64 = 12.0;
+const LATER: f64 = 13.0;
 
 /// What has a scale of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +30,12 @@ pub(super) enum Scaled {
     Blocks,
     /// Each 32 numbers of it (MXFP8).
     Microscaled,
+}
+
+/// Whether a chip multiplies fp8 whichever way operands lie (`common/transformer_engine.cpp`, `nvte_is_non_tn_fp8_gemm_supported`, 2.9).
+pub(super) fn any_layout(topology: &Topology) -> bool {
+    let known = |found| (BLACKWELL..WORKSTATIONS).contains(&found) || found >= LATER;
+    topology.chip.compute_capability.is_some_and(known)
 }
 
 /// Why chips do not multiply in fp8 so, and which do; none if they do. One list for every runtime on GPUs: Transformer

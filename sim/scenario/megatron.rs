@@ -327,7 +327,8 @@ fn matmuls(
         reader.note("megatron.fp8 = \"blockwise\" takes CUDA 12.9 or newer (check_fp8_block_scaling_support)");
     }
     let gathers = table.fp8_param_gather.as_ref().map(|at| *at.get_ref());
-    Ok(Matmuls::Fp8 { recipe, parameters: reader.flag("megatron.fp8_param_gather", gathers, false) })
+    let parameters = reader.flag("megatron.fp8_param_gather", gathers, false);
+    Ok(Matmuls::Fp8 { recipe, parameters, any_layout: float8::any_layout(machine.0) })
 }
 
 fn gradients(

@@ -14,6 +14,7 @@ mod memory;
 mod mfu;
 pub mod pairs;
 mod parts;
+pub mod release;
 mod rounds;
 mod route;
 mod settings;
@@ -228,7 +229,10 @@ fn told(scenario: &Scenario, settings: Settings, flown: Flown) -> Result<Predict
     let (residual, shares) = trust(&classes, &timeline, stall);
     let kind = Kind::of(scenario);
     let family = scenario.measured.as_ref().map_or("", |measured| measured.family.as_str());
-    let (interval, alike) = witnesses::interval(step, residual, &kind, family);
+    let (mut interval, alike) = witnesses::interval(step, residual, &kind, family);
+    if scenario.unknown_release.is_some() {
+        interval = release::wider(step, interval);
+    }
     let tokens = scenario.job.tokens();
     let mfu = mfu(scenario, &classes, step, tokens);
     let class_of = flight.class_of;

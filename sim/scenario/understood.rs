@@ -85,6 +85,8 @@ pub struct Scenario {
     pub idle: Vec<Idle>,
     /// How ranks differ from one another, if they do.
     pub ranks: Option<Ranks>,
+    /// The release of the framework that ran, where the file has the defaults of another one.
+    pub unknown_release: Option<String>,
     /// What the run has measured, where it has been run.
     pub measured: Option<Measured>,
     /// What the file says of interruptions.
@@ -168,6 +170,7 @@ impl Scenario {
             idle: self.idle.clone(),
             measured: self.measured.clone(),
             ranks: self.ranks.clone(),
+            unknown_release: self.unknown_release.clone(),
             interruptions: self.interruptions.clone(),
             draft: self.draft.clone(),
             job,
@@ -238,6 +241,7 @@ fn understand(
     let one_queue = one_queue(reader, scenario, &job, &topology)?;
     let ranks = ranks::understand(reader, scenario.ranks.as_ref(), &topology)?;
     let interruptions = interruptions::asked(reader, scenario, (&topology, &job))?;
+    let unknown_release = scenario.framework.unknown_release.as_ref().map(|at| one_line(at.get_ref()));
     let tokens = job.tokens();
     let names = (runtime.written(), topology.name.as_str());
     let measured = scenario.measured.as_ref();
@@ -261,6 +265,7 @@ fn understand(
         assumptions: std::mem::take(&mut reader.assumptions),
         idle: std::mem::take(&mut reader.idle),
         ranks,
+        unknown_release,
         measured,
         interruptions,
     })

@@ -104,7 +104,7 @@ pub fn job(c: &Value) -> MegatronPlan {
             "blockwise" => Fp8Recipe::Blockwise,
             other => panic!("unknown recipe {other}"),
         };
-        job.split.matmuls = Matmuls::Fp8 { recipe, parameters: false };
+        job.split.matmuls = Matmuls::Fp8 { recipe, parameters: false, any_layout: false };
     }
     if let Some(layout) = c["layout"].as_str() {
         // Embedding, blocks, modules ahead, loss.

@@ -13,6 +13,8 @@ pub enum Matmuls {
         recipe: Fp8Recipe,
         /// Whether parameters are kept, and gathered, in fp8 (`--fp8-param-gather`).
         parameters: bool,
+        /// Whether the chip multiplies fp8 whichever way operands lie, so that no tensor is transposed.
+        any_layout: bool,
     },
 }
 
@@ -21,7 +23,9 @@ impl Matmuls {
     pub fn fp8(self) -> Option<Fp8> {
         match self {
             Matmuls::Plain => None,
-            Matmuls::Fp8 { recipe, parameters } => Some(Fp8 { recipe, parameters, original: false }),
+            Matmuls::Fp8 { recipe, parameters, any_layout } => {
+                Some(Fp8 { recipe, parameters, any_layout, original: false })
+            }
         }
     }
 

@@ -19,6 +19,8 @@ pub(super) struct Effective {
     pub value: Value,
     /// The shipped model that the row's name means.
     pub model: Fit,
+    /// The release that ran, where the rules are those of another one.
+    pub unknown_release: Option<String>,
     /// Assumptions that no key of a scenario shows.
     pub assumed: Vec<Assumption>,
 }
@@ -37,6 +39,7 @@ pub(super) fn effective(row: &Row, stated: &Value, [common, table]: [&Table; 2])
     let paged = row.source.get("date").and_then(Value::as_str).and_then(date);
     let dated = version.and_then(date).or(paged);
     let known = table.versions.iter().find(|known| matches(known, version));
+    let unknown_release = version.filter(|_| known.is_none()).map(str::to_owned);
     let release = match known {
         Some(known) => Some(known.clone()),
         None => nearest(table, dated).inspect(|taken| {
@@ -80,7 +83,7 @@ pub(super) fn effective(row: &Row, stated: &Value, [common, table]: [&Table; 2])
     }
     // A table that fills in what no row can hold is found by the tests.
     let row = Row::deserialize(&stated).unwrap_or_else(|_| row.clone());
-    Effective { row, value, model, assumed }
+    Effective { row, value, model, unknown_release, assumed }
 }
 
 /// A number, whole where it is.

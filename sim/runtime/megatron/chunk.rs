@@ -221,8 +221,8 @@ impl Chunk {
         let mut each = vec![];
         for weight in self.scaled() {
             for block in fp8::weight_blocks(weight.elements(), fp8.recipe) {
-                each.extend((!fp8.parameters).then_some((block, "fp8 weight")));
-                each.push((block, "fp8 transposed weight"));
+                each.extend((!fp8.parameters || fp8.gathers_wide()).then_some((block, "fp8 weight")));
+                each.extend(fp8.has_columns().then_some((block, "fp8 transposed weight")));
             }
             each.extend(delayed.then(|| histories(1)).into_iter().flatten());
         }

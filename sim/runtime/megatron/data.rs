@@ -6,6 +6,7 @@
 
 use super::buckets::{self, Rules, Slot, Together};
 use super::replicas::Replicas;
+use crate::model::megatron::Fp8;
 use crate::plan::megatron::{Engine, MegatronPlan};
 use crate::program::{
     Builder, Category, Collective, Comm, DType, Dispatch, EventId, GroupId, MemoryKind, Pass, StreamId, Work,
@@ -77,6 +78,8 @@ pub struct Data {
     dtype: DType,
     gradients: DType,
     distributed: bool,
+    /// Whether parameters are gathered into the buffer of the gradients, and copied from there: see [`Fp8::gathers_wide`].
+    lends: bool,
     /// Whether every replica gets all gradients, though it steps a part: DeepSpeed's first stage of ZeRO without contiguous
     /// gradients (`stage_1_and_2.py`, `average_tensor`).
     reduces_all: bool,
@@ -124,6 +127,7 @@ impl Data {
             dtype: job.split.dtype,
             gradients: job.gradients.dtype,
             distributed: job.optimizer.distributed,
+            lends: job.optimizer.distributed && job.split.matmuls.fp8().is_some_and(Fp8::gathers_wide),
             reduces_all: !job.optimizer.distributed || job.engine == Engine::DeepSpeed,
             overlap_reduce: job.gradients.overlap_reduce,
             overlap_gather: job.optimizer.overlap_gather && job.optimizer.distributed,
@@ -155,8 +159,9 @@ impl Data {
     fn gather(&mut self, program: &mut Builder, chunk: usize, at: usize) {
         // Coalesced: one call moves both types.
         let [fp8, plain] = self.chunks[chunk].elements(at);
-        let dtype = if fp8 > 0 { DType::Fp8 } else { self.dtype };
-        let bytes = Bytes(fp8 * DType::Fp8.bytes() + plain * self.dtype.bytes());
+        let narrow = if self.lends { self.dtype } else { DType::Fp8 };
+        let dtype = if fp8 > 0 { narrow } else { self.dtype };
+        let bytes = Bytes(fp8 * narrow.bytes() + plain * self.dtype.bytes());
         program.wait_stream(self.stream, COMPUTE);
         if self.ranks > 1 {
             let comm = Comm { kind: Collective::AllGather, group: self.group, bytes, dtype };
@@ -165,6 +170,24 @@ impl Data {
         let state = &mut self.chunks[chunk].states[at];
         state.gathering = true;
         state.gathered = Some(program.record(self.stream));
+    }
+}
+
+impl Data {
+    /// What was gathered into the buffer of the gradients goes into the parameters, and the buffer is emptied for gradients. Those in
+    /// fp8 are quantised by the linears that have them.
+    fn copied(&self, program: &mut Builder, chunk: usize, at: usize) {
+        if !self.lends {
+            return;
+        }
+        let [fp8, plain] = self.chunks[chunk].elements(at);
+        for (name, read, written) in [("aten.copy_", plain, plain), ("aten.zero_", 0, fp8 + plain)] {
+            let [read, written] = [read, written].map(|elements| Bytes(elements * self.dtype.bytes()));
+            if written.0 > 0 {
+                let work = Work::Memory { kind: MemoryKind::Copy, read, written };
+                program.launch(COMPUTE, name, work, Dispatch::EagerForward);
+            }
+        }
     }
 }
 
@@ -238,6 +261,7 @@ impl Replicas for Data {
             if let Some(next) = next.filter(|&next| !self.chunks[chunk].states[next].gathering) {
                 self.gather(program, chunk, next);
             }
+            self.copied(program, chunk, at);
         }
     }
 
@@ -298,6 +322,7 @@ impl Replicas for Data {
             if let Some(event) = self.chunks[chunk].states[at].gathered.take() {
                 program.wait(COMPUTE, event);
             }
+            self.copied(program, chunk, at);
             self.chunks[chunk].states[at].gathering = false;
         }
     }
@@ -310,11 +335,15 @@ impl Replicas for Data {
         self.reducing = chunk;
     }
 
-    /// With the distributed optimizer parameters are views of one buffer, too.
+    /// With the distributed optimizer parameters are views of one buffer, too, unless it is the gradients' own.
     fn take_buffers(&self, program: &mut Builder) {
         for chunk in &self.chunks {
             for (elements, dtype) in chunk.buffers().into_iter().zip([self.dtype, DType::Fp8]) {
-                if self.distributed {
+                let lent = self.lends && dtype == DType::Fp8;
+                if self.lends && !lent {
+                    program.alloc(Bytes(elements * dtype.bytes()), COMPUTE, Category::Parameter, "parameters");
+                }
+                if self.distributed && !lent {
                     let bytes = Bytes(elements * dtype.bytes());
                     program.alloc(bytes, COMPUTE, Category::Parameter, "param_data");
                 }

@@ -2,6 +2,7 @@
 //! (`core/optimizer/optimizer.py`, `distrib_optimizer.py`, `clip_grads.py`, 0.16.1).
 
 use super::data::read_back;
+use crate::model::megatron::Fp8;
 use crate::plan::megatron::{Fp8Recipe, Matmuls, MegatronPlan, Optimizer};
 use crate::program::{
     BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work,
@@ -225,6 +226,11 @@ pub fn step(
     if job.fsdp.is_some() {
         // `copy_main_weights_to_model_weights`.
         shards.each(program, "aten.copy_", [master, job.split.dtype.bytes()]);
+    } else if job.split.matmuls.fp8().is_some_and(Fp8::gathers_wide) {
+        // `_copy_main_params_to_param_buffer`.
+        shards.each(program, "aten.copy_", [master, job.split.dtype.bytes()]);
+        program.set_pass(pass);
+        return;
     } else if plain > 0 {
         foreach(program, "amp_C.multi_tensor_scale", plain, [master, job.split.dtype.bytes()]);
     }

@@ -7,7 +7,7 @@ use super::row::{Choice, Kind};
 use super::{Key, presets};
 
 /// Keys and values, in the order of the tables.
-const LISTED: [(&str, &str); 137] = [
+const LISTED: [(&str, &str); 138] = [
     ("description", "\"Llama-3.1-8B on one node\""),
     ("runtime", "\"fsdp2\""),
     ("topology.name", "\"h100-sxm-80gb\""),
@@ -120,6 +120,7 @@ const LISTED: [(&str, &str); 137] = [
     ("loop.train_metrics", "1"),
     ("loop.host_syncs_per_step", "1"),
     ("framework.release", "\"torchtitan 0.3.0\""),
+    ("framework.unknown_release", "\"0.3.1\""),
     ("framework.cublas", "\"12.8\""),
     ("framework.device_max_connections", "8"),
     ("ranks.speed", "\"gemm\""),

@@ -1,6 +1,6 @@
 //! The loss, the optimizer, the loop and what PyTorch's versions differ in: tables some keys of which others read.
 
-use super::readers::{CLIPS, CUDA, INTERNEVO, MEGATRON, MODULES, NANOTRON, OTHERS, PYTORCH, XLA, ZERO};
+use super::readers::{ALL, CLIPS, CUDA, INTERNEVO, MEGATRON, MODULES, NANOTRON, OTHERS, PYTORCH, XLA, ZERO};
 use super::row::Choice::Word;
 use super::row::Kind::{Choice, Count, Flag, Number, Other, Text};
 use super::row::{Group, Key, Table};
@@ -164,6 +164,12 @@ pub(super) const FRAMEWORK_KEYS: Table = Table {
             Text,
             MODULES,
             "The training code and its release, such as `torchtitan 0.2.2`. It sets the keys that the file leaves out.",
+        ),
+        Key::new(
+            "unknown_release",
+            Text,
+            ALL,
+            "The release that ran, where the file has the defaults of another one. The step's interval is wider.",
         ),
         Key::new("fused_rms_norm", Flag, MODULES, "Whether RMSNorm is one kernel (2.6: composed of pointwise ones)."),
         Key::new("cublas", Text, CUDA, "Release of cuBLAS, `major.minor`, where it is not the profile's."),

@@ -17,7 +17,7 @@ pub(super) fn remainders(
 ) -> Result<Optimizer, ScenarioError> {
     const KEY: &str = "megatron.store_param_remainders";
     let engines = match matmuls {
-        Matmuls::Fp8 { recipe, parameters } => recipe == Fp8Recipe::Delayed && !parameters,
+        Matmuls::Fp8 { recipe, parameters, .. } => recipe == Fp8Recipe::Delayed && !parameters,
         _ => true,
     };
     let lacks = [

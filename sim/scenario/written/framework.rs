@@ -50,6 +50,8 @@ pub enum AttentionStyle {
 pub struct Framework {
     /// Whose training code it is, in which release, such as `torchtitan 0.2.2`: keys that the file leaves out are as there.
     pub release: Option<Spanned<String>>,
+    /// The release that ran, where the file has the defaults of another one: the step's interval is wider.
+    pub unknown_release: Option<Spanned<String>>,
     /// Whether RMSNorm is one kernel (2.6: composed of pointwise ones).
     pub fused_rms_norm: Option<bool>,
     /// Release of cuBLAS, `major.minor`, where it is not the profile's.
@@ -81,7 +83,7 @@ pub struct Framework {
 }
 
 fill!(Framework {
-    release, cublas, device_max_connections, modules, experts, linears, context_parallel_rotate_method,
+    release, unknown_release, cublas, device_max_connections, modules, experts, linears, context_parallel_rotate_method,
     context_parallel_load_balancer,
 } {
     fused_rms_norm, launch_blocking, persistent_cublas_workspace, rope, repeat_kv, fused_qkv, cuda_graphs,

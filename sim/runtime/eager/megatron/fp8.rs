@@ -2,7 +2,7 @@
 //! `distributed.py`, `quantization.py`, 2.9).
 //!
 //! Hopper multiplies fp8 with both operands along their rows only, so each tensor is needed as it lies for one matmul and
-//! transposed for another. What is gathered is quantised first; results, and what is reduced and scattered, are in the type of
+//! transposed for another; Blackwell multiplies whichever way they lie. What is gathered is quantised first; results, and what is reduced and scattered, are in the type of
 //! the activations.
 
 mod alone;
@@ -50,6 +50,13 @@ pub(super) enum Copies {
     Columns,
     /// Both, in one kernel.
     Both,
+}
+
+impl Copies {
+    /// All that matmuls of forward and backward read.
+    pub(super) fn all(fp8: Fp8) -> Copies {
+        if fp8.has_columns() { Copies::Both } else { Copies::Rows }
+    }
 }
 
 /// A tensor to be quantised.
@@ -156,12 +163,15 @@ impl Eager {
         if !self.framework.megatron().is_some_and(|megatron| megatron.fp8.fresh_weights) {
             return;
         }
-        if fp8.parameters {
+        if fp8.parameters && !fp8.gathers_wide() {
+            if !fp8.has_columns() {
+                return;
+            }
             let copy = weight_copy(elements, fp8.recipe);
             self.pointwise("te.fp8_transpose", MemoryKind::Elementwise, copy, copy, self.settings.forward);
         } else {
             let wide = Wide { elements, size: dtype.bytes(), block: SQUARE, parts: false };
-            self.quantise(wide, Copies::Both, fp8.recipe);
+            self.quantise(wide, Copies::all(fp8), fp8.recipe);
         }
     }
 
@@ -179,9 +189,12 @@ impl Eager {
 
     /// The transposed copy of a gathered tensor. One scale serves both; under blockwise scaling what was gathered is a copy for
     /// this alone, and given back (`distributed.py`, `_post_process_fp8_blockwise_gather`).
-    fn turn_gathered(&mut self, gathered: Storage, bytes: u64, recipe: Fp8Recipe) -> Vec<Storage> {
+    fn turn_gathered(&mut self, gathered: Storage, bytes: u64, fp8: Fp8) -> Vec<Storage> {
+        if !fp8.has_columns() {
+            return vec![gathered];
+        }
         let turned = self.transposed(bytes);
-        if recipe.of_blocks() {
+        if fp8.recipe.of_blocks() {
             self.release(gathered);
             return vec![turned];
         }
@@ -204,7 +217,7 @@ impl Eager {
         let (rows, statistics) = (graph.dims.local_tokens(), statistics(norms));
         // Without backward nobody multiplies by the transposed copy.
         let columns = !sizes.sequence || recipe.of_blocks();
-        let both = if results == Results::Save && columns { Copies::Both } else { Copies::Rows };
+        let both = if results == Results::Save && columns { Copies::all(fp8) } else { Copies::Rows };
         let (numbers, mut normed) = if recipe == Fp8Recipe::Delayed {
             // The norm's kernel writes fp8.
             const NAME: &str = "te.norm_fwd";
@@ -265,7 +278,7 @@ impl Eager {
         let MegatronOp::NormLinear { norms, bias, .. } = kind else { unreachable!("called for norms before linears") };
         let (sizes, recipe) = (Sizes::of(graph, op, kind), fp8.recipe);
         let (dtype, dispatch) = (sizes.dtype, self.settings.backward);
-        let mut held = self.quantised(Wide::own(sizes.made(), dtype), Copies::Both, recipe);
+        let mut held = self.quantised(Wide::own(sizes.made(), dtype), Copies::all(fp8), recipe);
         let sum = (bias == Bias::Added).then(|| match recipe {
             Fp8Recipe::Delayed => self.bias_with_cast(sizes.tokens, sizes.outputs, sizes.dtype),
             _ => self.sum_rows(sizes.tokens, sizes.outputs, dtype),
@@ -285,13 +298,13 @@ impl Eager {
             match gathered {
                 // In bulk what is scattered is given to the next matmul's call.
                 None => {
-                    held.push(self.transposed(travels.bytes));
+                    held.extend(fp8.has_columns().then(|| self.transposed(travels.bytes)));
                     self.begin_overlapped(sizes, Collective::ReduceScatter, sizes.whole_input());
                 }
                 Some(gathered) => {
                     part = Some(self.temporary(value.bytes(), "reduce_scatter_tensor"));
                     self.begin_overlapped(sizes, Collective::ReduceScatter, sizes.whole_input());
-                    held.extend(self.turn_gathered(gathered, travels.bytes, recipe));
+                    held.extend(self.turn_gathered(gathered, travels.bytes, fp8));
                 }
             }
         } else if sizes.splits {
@@ -331,7 +344,7 @@ impl Eager {
         frame: &mut Frame,
         results: Results,
     ) {
-        let copies = if results == Results::Save && !fp8.original { Copies::Both } else { Copies::Rows };
+        let copies = if results == Results::Save && !fp8.original { Copies::all(fp8) } else { Copies::Rows };
         let input = self.quantised(Wide::own(sizes.read(), sizes.dtype), copies, fp8.recipe);
         self.renew_weight(sizes.inputs * sizes.outputs, sizes.dtype, fp8);
         let out = self.row_product(sizes, graph.values[op.outputs[0]].bytes());
@@ -354,7 +367,7 @@ impl Eager {
         let copies = match fp8.recipe {
             Fp8Recipe::Blockwise | Fp8Recipe::Mxfp8 => Copies::Columns,
             _ if input.parts => Copies::Rows,
-            _ => Copies::Both,
+            _ => Copies::all(fp8),
         };
         self.quantised(input, copies, fp8.recipe)
     }
@@ -373,7 +386,7 @@ impl Eager {
         let travels = Self::travels(sizes.made(), sizes.dtype, recipe);
         let mut held = vec![];
         if !sizes.sequence {
-            held = self.quantised(whole, Copies::Both, recipe);
+            held = self.quantised(whole, Copies::all(fp8), recipe);
         } else {
             // Under blockwise scaling both copies travel, as one.
             let (copies, ways) = if recipe.of_blocks() { (Copies::Both, 2) } else { (Copies::Rows, 1) };
@@ -383,7 +396,7 @@ impl Eager {
                 held.extend((0..ways).map(|_| self.of_pass(travels.bytes, "all_gather_into_tensor")));
                 self.exchange_now(Collective::AllGather, ways * travels.bytes, travels.dtype);
                 let gathered = held.pop().expect("one way at least");
-                held.extend(self.turn_gathered(gathered, travels.bytes, recipe));
+                held.extend(self.turn_gathered(gathered, travels.bytes, fp8));
             }
             part.into_iter().for_each(|storage| self.release(storage));
         }
@@ -394,7 +407,7 @@ impl Eager {
         let product = sizes.data_gradient(dispatch);
         if sizes.overlap {
             self.gather_overlapped(product, travels);
-            held.push(self.transposed(travels.bytes));
+            held.extend(fp8.has_columns().then(|| self.transposed(travels.bytes)));
         } else {
             self.engine_product(product);
         }

@@ -7,9 +7,9 @@ use crate::runtime::Refusal;
 use crate::runtime::megatron::refused::{FP8, FP8_SIZES};
 use crate::runtime::megatron::{builder, experts, latent, mtp};
 
-/// Whether blocks of fp8 tensors have scales, with parameters kept in fp8 or in any case.
-fn is_blockwise(job: &Split, parameters: bool) -> bool {
-    job.matmuls.fp8().is_some_and(|fp8| fp8.recipe.of_blocks() && (fp8.parameters || !parameters))
+/// Whether blocks of fp8 tensors have scales.
+fn has_blocks(job: &Split) -> bool {
+    job.matmuls.fp8().is_some_and(|fp8| fp8.recipe.of_blocks())
 }
 
 /// Whether norms on queries and keys, if any, are of a head each, without biases and Transformer Engine's.
@@ -51,13 +51,13 @@ impl Chunk {
                 Refusal::new("fp8-sizes", "fp8 matmuls of sizes that 16 does not divide").on(FP8).instead(FP8_SIZES),
             ),
             (
-                is_blockwise(job, true),
+                job.matmuls.fp8().is_some_and(|fp8| fp8.recipe == Fp8Recipe::Blockwise && fp8.parameters),
                 Refusal::new("fp8-blockwise-parameters", "parameters kept in fp8 under blockwise scaling")
                     .on(FP8)
                     .instead(FP8_SIZES),
             ),
             (
-                is_blockwise(job, false) && !parts_fill_blocks(job),
+                has_blocks(job) && !parts_fill_blocks(job),
                 Refusal::new(
                     "fp8-blockwise-parts",
                     "blockwise scaling of fp8 where a rank's part of the sequence, or its width, is no multiple of 128",

@@ -25,7 +25,7 @@ impl Eager {
         let own = Wide { parts: gathers, ..Wide::own(value.bytes(), value.dtype) };
         // With one scale the rank's part travels as it lies, and is transposed when all parts are there.
         let columns = results == Results::Save && !fp8.original && (!gathers || fp8.recipe.of_blocks());
-        let copies = self.quantised(own, if columns { Copies::Both } else { Copies::Rows }, fp8.recipe);
+        let copies = self.quantised(own, if columns { Copies::all(fp8) } else { Copies::Rows }, fp8.recipe);
         let travels = Self::travels(sizes.read(), sizes.dtype, fp8.recipe);
         let whole = gathers.then(|| self.gathered_now(travels));
         self.renew_weight(sizes.inputs * sizes.outputs, sizes.dtype, fp8);
@@ -49,7 +49,7 @@ impl Eager {
         let reads = reads(op);
         let (dtype, dispatch, gathers) = (sizes.dtype, self.settings.backward, reads == Reads::Gathered);
         let value = &graph.values[op.inputs[0]];
-        let mut held = self.quantised(Wide::own(sizes.made(), dtype), Copies::Both, fp8.recipe);
+        let mut held = self.quantised(Wide::own(sizes.made(), dtype), Copies::all(fp8), fp8.recipe);
         let own = Wide { parts: gathers, ..Wide::own(value.bytes(), value.dtype) };
         let saved = frame.saved[Self::saved(frame, index).0];
         held.extend(self.kept_input(saved, own, fp8));
@@ -68,7 +68,7 @@ impl Eager {
             self.end_exchange();
             let part = self.temporary(value.bytes(), "reduce_scatter_tensor");
             self.begin_exchange(Collective::ReduceScatter, sizes.read(), dtype);
-            held.extend(self.turn_gathered(whole, travels.bytes, fp8.recipe));
+            held.extend(self.turn_gathered(whole, travels.bytes, fp8));
             part
         });
         let weight = self.engine_weight_gradient(sizes, dispatch, &held);

@@ -49,18 +49,21 @@ impl Eager {
 
     pub(super) fn fp8_grouped_linear(&mut self, op: &Op, sizes: &Sizes, fp8: Fp8, frame: &mut Frame, results: Results) {
         let keeps = results == Results::Save && !fp8.original;
-        let copies = if keeps { Copies::Both } else { Copies::Rows };
+        let copies = if keeps { Copies::all(fp8) } else { Copies::Rows };
         let [rows, transposed] = self.split_quantise(sizes, sizes.inputs, copies, fp8.recipe);
         self.renew_experts(sizes, fp8);
         let out = self.storage(sizes.rows * sizes.outputs * sizes.dtype.bytes(), "te.general_grouped_gemm");
         self.grouped_matmul(sizes, MatmulLayout::Forward, self.settings.forward);
-        rows.into_iter().for_each(|storage| self.release(storage));
+        // The copy that the weight's gradient is made of is kept: the transposed one, or the only one.
+        let only = keeps && copies == Copies::Rows;
+        let kept = if only { rows.clone() } else { transposed };
+        rows.into_iter().filter(|_| !only).for_each(|storage| self.release(storage));
         frame.slots[op.outputs[0]] = Some(out);
         if fp8.original {
             let input = self.retain(Self::value(frame, op.inputs[0]));
             return self.keep(frame, results, &[input]);
         }
-        self.keep(frame, results, &transposed);
+        self.keep(frame, results, &kept);
     }
 
     pub(super) fn fp8_grouped_linear_backward(
@@ -73,7 +76,7 @@ impl Eager {
     ) {
         let Node { op, index, .. } = node;
         let dispatch = self.settings.backward;
-        let of_result = self.split_quantise(sizes, sizes.outputs, Copies::Both, fp8.recipe);
+        let of_result = self.split_quantise(sizes, sizes.outputs, Copies::all(fp8), fp8.recipe);
         let result = self.temporary(sizes.rows * sizes.inputs * sizes.dtype.bytes(), "te.general_grouped_gemm");
         self.grouped_matmul(sizes, MatmulLayout::DataGradient, dispatch);
         let weight = |eager: &mut Self| eager.temporary(sizes.weight(), "te.general_grouped_gemm");
@@ -83,9 +86,12 @@ impl Eager {
         let mut read = frame.saved[start..end].to_vec();
         let input = fp8.original.then(|| read.remove(0));
         if fp8.original {
-            read = self.split_quantise(sizes, sizes.inputs, Copies::Both, fp8.recipe).concat();
+            read = self.split_quantise(sizes, sizes.inputs, Copies::all(fp8), fp8.recipe).concat();
         }
-        if !self.leave_for_later(Left::Grouped(*sizes), &[read.clone(), of_result[1].clone()].concat()) {
+        if !self.leave_for_later(
+            Left::Grouped(*sizes),
+            &[read.clone(), of_result[usize::from(fp8.has_columns())].clone()].concat(),
+        ) {
             self.grouped_matmul(sizes, self.weight_layout(), dispatch);
         }
         // What was read is emptied as soon as it is multiplied, before the stand-ins that every expert gets for a gradient
