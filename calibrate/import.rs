@@ -16,6 +16,7 @@ mod cublas;
 mod deepep;
 mod event;
 mod host;
+mod hybridep;
 mod imported;
 mod kernels;
 mod matmul;
@@ -109,6 +110,7 @@ pub fn published(from: &Path, out: &Path, held_out: Option<&Path>) -> Result<Str
             collectives,
         ];
         sections.extend(deepep::section(&tables, chip)?);
+        sections.extend(hybridep::section(chip));
         let mut text = head(chip);
         for section in &sections {
             text.push('\n');

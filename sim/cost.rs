@@ -20,6 +20,7 @@ pub mod deepep;
 pub mod disk;
 pub mod fusion;
 pub mod host;
+pub mod hybridep;
 pub mod lines;
 pub mod matmul;
 pub mod memory;
@@ -49,7 +50,7 @@ pub use route::Route;
 pub use table::Shape;
 pub use variation::Variation;
 
-use crate::program::{Collective, Comm, DType, Dispatch, Kernel, MatmulLayout, MemoryKind, Work};
+use crate::program::{Collective, Comm, DType, Dispatch, ExchangeLibrary, Kernel, MatmulLayout, MemoryKind, Work};
 use crate::units::{Bandwidth, Bytes, Time};
 
 /// Which clocks the chip runs at.
@@ -262,7 +263,14 @@ impl<'p> CostModel<'p> {
         let (collectives, deepep) = (&self.profile.collectives, self.profile.deepep.as_ref());
         match (comm.kind, placed) {
             (Collective::Rows(rows), Placed::Nodes(spread)) => {
-                deepep::cost(collectives, deepep, (rows, comm.bytes), (spread, route), rail)
+                let (rows_of, placed) = ((rows, comm.bytes), (spread, route));
+                match rows.library {
+                    ExchangeLibrary::DeepEp => deepep::cost(collectives, deepep, rows_of, placed, rail),
+                    ExchangeLibrary::HybridEp => {
+                        let sections = (self.profile.hybridep.as_ref(), deepep);
+                        hybridep::cost(collectives, sections, rows_of, placed, rail)
+                    }
+                }
             }
             (kind, placed) => collectives.cost(kind, comm.bytes, (placed, route), rail),
         }

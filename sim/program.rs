@@ -30,7 +30,9 @@ pub use group::Group;
 pub use host::{HostMemory, pinned_block};
 pub use ids::{BufferId, CommId, EventId, ExchangeId, GroupId, KernelId, RenameId, ScopeId, StreamId, TransferId};
 pub use stamp::Stamp;
-pub use work::{AttentionShape, Collective, DType, Dispatch, MatmulLayout, MemoryKind, Pass, Rows, Way, Work};
+pub use work::{
+    AttentionShape, Collective, DType, Dispatch, ExchangeLibrary, MatmulLayout, MemoryKind, Pass, Rows, Way, Work,
+};
 
 use crate::units::{Bytes, Flops};
 

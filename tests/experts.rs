@@ -165,17 +165,57 @@ fn the_rank_that_is_sent_the_most_sets_the_pace_whichever_it_is() {
 
 #[test]
 fn deepseek_flies_under_megatron_with_every_dispatcher() {
-    for dispatcher in ["alltoall", "allgather", "flex"] {
-        let keys = format!("[megatron]\nmoe_token_dispatcher_type = \"{dispatcher}\"\n");
+    for (dispatcher, backend) in
+        [("alltoall", None), ("allgather", None), ("flex", None), ("flex", Some("deepep")), ("flex", Some("hybridep"))]
+    {
+        let backend = backend.map(|name| format!("moe_flex_dispatcher_backend = \"{name}\"\n")).unwrap_or_default();
+        let keys = format!("[megatron]\nmoe_token_dispatcher_type = \"{dispatcher}\"\n{backend}");
         let text =
             scenario("deepseek-v3", &keys).replacen("fsdp2", "megatron", 1).replacen("[mesh]", "[mesh]\nep = 8", 1);
         let scenario = parse(&text);
         let answer = predict(&scenario, Settings::default()).unwrap_or_else(|error| panic!("{dispatcher}: {error}"));
         let issued = answer.classes[0].program.comms.iter().filter(|comm| matches!(comm.kind, Collective::Rows(_)));
         assert_eq!(issued.count() > 0, dispatcher == "flex");
-        let noted = scenario.assumption_lines().iter().any(|line| line.contains("is taken to be DeepEP"));
-        assert_eq!(noted, dispatcher == "flex");
+        let library = if backend.contains("hybridep") { "Hybrid-EP" } else { "DeepEP" };
+        let noted = |name: &str| scenario.assumption_lines().iter().any(|line| line.contains(name));
+        assert_eq!(noted(&format!("{library} is taken to run on")), dispatcher == "flex");
     }
+}
+
+#[test]
+fn hybrid_ep_takes_rows_as_often_as_deepep_and_alone_puts_them_in_order_and_fills_them_up() {
+    let program = |backend: &str| {
+        let keys = format!(
+            "[megatron]\nfp8 = \"tensorwise\"\nmoe_permute_fusion = true\nmoe_token_dispatcher_type = \"flex\"\n\
+             moe_flex_dispatcher_backend = \"{backend}\"\nhidden_dropout = false\nattention_dropout = false\n"
+        );
+        let text = scenario("qwen3-30b-a3b", &keys)
+            .replacen("fsdp2", "megatron", 1)
+            .replacen("[mesh]", "[mesh]\nep = 8", 1)
+            .replacen("sequence = 1024", "sequence = 1032", 1);
+        let answer = predict(&parse(&text), Settings::default()).unwrap_or_else(|error| panic!("{backend}: {error}"));
+        answer.classes.into_iter().next().unwrap().program
+    };
+    let [deep, hybrid] = ["deepep", "hybridep"].map(program);
+    let taken = |program: &Program, way: &str| {
+        let comms = program.step.iter().filter_map(|instr| match *instr {
+            Instr::Collective { comm, .. } => Some(program.comm(comm)),
+            _ => None,
+        });
+        comms.filter(|comm| comm.kind.name() == way).map(|comm| comm.bytes.0).collect::<Vec<_>>()
+    };
+    for way in ["dispatch", "combine"] {
+        assert_eq!(taken(&deep, way), taken(&hybrid, way));
+        // Once in forward and once in backward of four blocks.
+        assert_eq!(taken(&hybrid, way).len(), 8);
+    }
+    assert!(taken(&hybrid, "notify").is_empty() && !taken(&deep, "notify").is_empty());
+    let names = |program: &Program| program.kernels.iter().map(|kernel| kernel.name).collect::<Vec<_>>();
+    let own = |name: &&str| name.starts_with("hybrid_ep.");
+    assert!(names(&hybrid).iter().any(own) && !names(&deep).iter().any(own));
+    let apart = |name: &&str| name.starts_with("te.fused_multi_row") || name.contains("permute") && !own(name);
+    assert!(!names(&hybrid).iter().any(apart), "{:?}", names(&hybrid));
+    assert!(names(&deep).iter().any(apart));
 }
 
 #[test]

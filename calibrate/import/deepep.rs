@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use windtunnel::program::{Rows, Way};
+use windtunnel::program::{ExchangeLibrary, Rows, Way};
 
 use super::chips::ChipSpec;
 use super::tables::Tables;
@@ -55,7 +55,7 @@ fn points(tables: &Tables, system: &str, way: &str) -> Result<Vec<Point>, Import
             continue;
         }
         let width = if way == "dispatch" { hidden + hidden / 32 } else { 2 * hidden };
-        let rows = Rows { way: Way::Dispatch, tokens: 1, experts, top_k };
+        let rows = Rows { way: Way::Dispatch, tokens: 1, experts, top_k, library: ExchangeLibrary::DeepEp };
         let out = rows.reached(nodes) * (nodes - 1) as f64 / nodes as f64;
         let reached = rows.reached(NODE * nodes);
         all.push(Point {

@@ -160,6 +160,7 @@ pub(super) fn cost(
 mod tests {
     use super::*;
     use crate::cost::Profile;
+    use crate::program::ExchangeLibrary;
     use crate::units::Bytes;
 
     const RAIL: Bandwidth = Bandwidth(50e9);
@@ -167,7 +168,7 @@ mod tests {
     /// Microseconds of 4,096 tokens of 7,168 numbers in 8 of 256 experts, as DeepEP's own tests have them.
     fn microseconds(way: Way, row: u64, nodes: u32) -> f64 {
         let profile = Profile::find("h100-sxm-80gb").expect("a shipped profile");
-        let rows = Rows { way, tokens: 4096, experts: 256, top_k: 8 };
+        let rows = Rows { way, tokens: 4096, experts: 256, top_k: 8, library: ExchangeLibrary::DeepEp };
         let spread = OnNodes { ranks_per_node: 8, nodes };
         let (rows, route) = ((rows, Bytes(4096 * row)), Route::default());
         let cost = cost(&profile.collectives, profile.deepep.as_ref(), rows, (spread, &route), Some(RAIL));
@@ -190,7 +191,8 @@ mod tests {
 
     #[test]
     fn ranks_reached_are_the_closed_form() {
-        let rows = |experts, top_k| Rows { way: Way::Dispatch, tokens: 1, experts, top_k };
+        let rows =
+            |experts, top_k| Rows { way: Way::Dispatch, tokens: 1, experts, top_k, library: ExchangeLibrary::DeepEp };
         assert_eq!(rows(8, 2).reached(8), 2.0);
         assert!((rows(256, 8).reached(8) - 5.2947).abs() < 1e-3);
         // Whoever sends to all experts reaches all ranks.

@@ -17,6 +17,7 @@ use super::collective::{self, Collectives};
 use super::deepep::DeepEp;
 use super::fusion::Fusion;
 use super::host::{Class, Host, Overheads};
+use super::hybridep::HybridEp;
 use super::matmul::{self, Matmul};
 use super::memory::{self, Memory};
 use super::overlap::Overlap;
@@ -136,6 +137,7 @@ struct Written {
     cublas: Vec<Cublas>,
     batched: Option<Batched>,
     deepep: Option<DeepEp>,
+    hybridep: Option<HybridEp>,
     layout: Layout,
     fusion: Option<Fusion>,
     clock: Option<clock::Written>,
@@ -238,6 +240,9 @@ pub struct Profile {
     /// DeepEP's kernels, where somebody measured them.
     #[doc(hidden)]
     pub deepep: Option<DeepEp>,
+    /// Hybrid-EP's kernels, where somebody measured them.
+    #[doc(hidden)]
+    pub hybridep: Option<HybridEp>,
     /// Gradient layouts.
     #[doc(hidden)]
     pub layout: Layout,
@@ -405,6 +410,8 @@ impl Profile {
             cublas: cublas(w.cublas).map_err(|why| meaning(path, text, "[cublas]", why))?,
             batched: (w.batched.map(Batched::check).transpose()).map_err(|why| meaning(path, text, "batched", why))?,
             deepep: (w.deepep.map(DeepEp::check).transpose()).map_err(|why| meaning(path, text, "deepep", why))?,
+            hybridep: (w.hybridep.map(HybridEp::check).transpose())
+                .map_err(|why| meaning(path, text, "hybridep", why))?,
             fusion: (w.fusion.map(Fusion::check).transpose()).map_err(|why| meaning(path, text, "fusion", why))?,
             layout: w.layout.check().map_err(|why| meaning(path, text, "layout", why))?,
             clock: (w.clock.map_or(Ok(Clock::steady()), Clock::new))

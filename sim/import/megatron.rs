@@ -254,6 +254,8 @@ fn recompute(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
 fn experts(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
     let many = settings.count("num_experts")?.is_some_and(|found| found.value > 1);
     let dispatcher = settings.word("moe_token_dispatcher_type")?.filter(|found| found.stated);
+    let backend = settings.choice("moe_flex_dispatcher_backend", &["deepep", "hybridep"].map(|name| (name, name)))?;
+    let deepep = settings.flag("moe_enable_deepep")?.filter(|found| found.value).map(|found| found.with("deepep"));
     let capacity = settings.number("moe_expert_capacity_factor")?;
     let grouped = settings.flag("moe_grouped_gemm")?;
     let router = settings.word("moe_router_dtype")?.filter(|found| found.value == "fp32");
@@ -270,6 +272,9 @@ fn experts(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErro
     let flags = flags.map(|name| (name, settings.flag(name)));
     if !many {
         return Ok(());
+    }
+    if dispatcher.as_ref().is_some_and(|found| found.value == "flex") {
+        out.put_found("megatron.moe_flex_dispatcher_backend", deepep.or(backend));
     }
     out.put_found("megatron.moe_token_dispatcher_type", dispatcher);
     out.put_found("megatron.moe_expert_capacity_factor", capacity);

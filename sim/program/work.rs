@@ -352,7 +352,7 @@ pub enum Collective {
     Broadcast,
     /// Point to point.
     SendRecv,
-    /// Rows of tokens to the ranks of their experts or back, by DeepEP; the buffer is that of the rank's own tokens.
+    /// Rows of tokens to the ranks of their experts or back, each once to a rank; the buffer is that of the rank's own tokens.
     Rows(Rows),
 }
 
@@ -367,6 +367,20 @@ pub struct Rows {
     pub experts: u64,
     /// Experts that a token is sent to.
     pub top_k: u64,
+    /// Whose kernels take them.
+    #[serde(default)]
+    pub library: ExchangeLibrary,
+}
+
+/// Whose kernels take rows of tokens from rank to rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExchangeLibrary {
+    /// DeepEP's (deepseek-ai/DeepEP).
+    #[default]
+    DeepEp,
+    /// NVIDIA's Hybrid-EP (its branch `hybrid-ep`).
+    HybridEp,
 }
 
 /// What is done with rows.

@@ -28,8 +28,8 @@ pub(super) use free::Free;
 pub use internevo::InternEvo;
 pub use loss::{KeepLogits, Loss, LossKind, Until};
 pub use megatron::{
-    Fp8, FusedLoss, Graphs, Implementation as Modules, LayerNorm, Megatron, Module, Pipeline, Recompute, Scope, Scores,
-    Strategy, TensorScatter, Waited,
+    FlexBackend, Fp8, FusedLoss, Graphs, Implementation as Modules, LayerNorm, Megatron, Module, Pipeline, Recompute,
+    Scope, Scores, Strategy, TensorScatter, Waited,
 };
 pub use mesh::Mesh;
 pub use nanotron::{Engine, Nanotron, TensorMode};

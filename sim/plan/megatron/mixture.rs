@@ -1,30 +1,30 @@
 //! How a mixture of experts is run.
 
-use strum::VariantArray;
-
 use crate::units::Finite;
 
 /// `--moe-token-dispatcher-type`: how rows get to experts and back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, VariantArray, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum TokenDispatcher {
     /// `alltoall`.
     AllToAll,
     /// `allgather`, Megatron's default.
     AllGather,
-    /// `flex`.
+    /// `flex`, by DeepEP (`--moe-flex-dispatcher-backend deepep`).
     Flex,
+    /// `flex`, by NVIDIA's Hybrid-EP (`--moe-flex-dispatcher-backend hybridep`).
+    Hybrid,
 }
 
 impl TokenDispatcher {
-    /// All of them.
-    pub const ALL: &[TokenDispatcher] = TokenDispatcher::VARIANTS;
+    /// One of each name.
+    pub const ALL: &[TokenDispatcher] = &[TokenDispatcher::AllToAll, TokenDispatcher::AllGather, TokenDispatcher::Flex];
 
     /// As Megatron's argument names it.
     pub fn name(self) -> &'static str {
         match self {
             TokenDispatcher::AllToAll => "alltoall",
             TokenDispatcher::AllGather => "allgather",
-            TokenDispatcher::Flex => "flex",
+            TokenDispatcher::Flex | TokenDispatcher::Hybrid => "flex",
         }
     }
 

@@ -9,7 +9,7 @@ use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
 use crate::model::megatron::experts::{Capacity, Choice, Scores};
 use crate::model::megatron::{MegatronOp, Reads, Routed, RoutedOp};
 use crate::model::{Activation, Gating};
-use crate::plan::megatron::{ExpertCapacity, Implementation, Mixture, Split};
+use crate::plan::megatron::{ExpertCapacity, Implementation, Mixture, Split, TokenDispatcher};
 use crate::program::DType;
 use crate::runtime::Refusal;
 use crate::runtime::eager::{ExpertParallel, Routing, Stage};
@@ -156,6 +156,10 @@ fn routed(job: &Split, experts: &Experts, tokens: u64) -> Routed {
     if drawn {
         // What each expert lacks to a multiple is anything below that, one as likely as another.
         multiplied = received * tensor + local * (multiple - 1) / 2;
+    }
+    if job.mixture.is_some_and(|run| run.dispatcher == TokenDispatcher::Hybrid) {
+        // They come filled up.
+        received = multiplied;
     }
     Routed {
         tokens,

@@ -90,6 +90,12 @@ pub(super) const MEGATRON_KEYS: Table = Table {
             "`moe_token_dispatcher_type`: how tokens reach their experts.",
         ),
         Key::new(
+            "moe_flex_dispatcher_backend",
+            Choice(&[Word("deepep"), Word("hybridep")]),
+            MEGATRON,
+            "`moe_flex_dispatcher_backend`: whose kernels the flex dispatcher calls.",
+        ),
+        Key::new(
             "moe_expert_capacity_factor",
             Number,
             MEGATRON,

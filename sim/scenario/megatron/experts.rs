@@ -9,7 +9,7 @@ use crate::near::did_you_mean;
 use crate::runtime::megatron::{ExpertCapacity, Implementation, Mesh, Mixture, TokenDispatcher};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::reader::{MOST_RANKS, Reader};
-use crate::scenario::written;
+use crate::scenario::written::{self, FlexBackend};
 use crate::units::Finite;
 
 /// The largest capacity of an expert, over a balanced load.
@@ -95,6 +95,7 @@ pub(super) fn mixture(
 ) -> Result<Option<Mixture>, ScenarioError> {
     let keys = [
         table.moe_token_dispatcher_type.as_ref().map(|at| at.span()),
+        table.moe_flex_dispatcher_backend.as_ref().map(|at| at.span()),
         table.moe_expert_capacity_factor.as_ref().map(|at| at.span()),
         table.moe_pad_expert_input_to_capacity.as_ref().map(|at| at.span()),
         table.moe_grouped_gemm.as_ref().map(|at| at.span()),
@@ -119,8 +120,10 @@ pub(super) fn mixture(
     grouped(reader, table)?;
     let dispatcher = dispatcher(reader, table)?;
     let capacity = capacity(reader, table)?;
-    if dispatcher == TokenDispatcher::Flex {
-        reader.note("the flex dispatcher is taken to be DeepEP, on 20 processors");
+    match dispatcher {
+        TokenDispatcher::Flex => reader.note("DeepEP is taken to run on 20 processors (moe_deepep_num_sms)"),
+        TokenDispatcher::Hybrid => reader.note("Hybrid-EP is taken to run on 16 processors (moe_hybridep_num_sms)"),
+        TokenDispatcher::AllToAll | TokenDispatcher::AllGather => {}
     }
     let shared_overlap = super::overlap::shared(reader, table, (model, dispatcher))?;
     let engine = implementation == Implementation::TransformerEngine;
@@ -210,6 +213,26 @@ fn grouped(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<(), Sce
 
 /// How rows get to experts and back.
 fn dispatcher(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<TokenDispatcher, ScenarioError> {
+    let named = named(reader, table)?;
+    match (&table.moe_flex_dispatcher_backend, named) {
+        (Some(at), TokenDispatcher::Flex) => match at.get_ref() {
+            FlexBackend::Deepep => Ok(named),
+            FlexBackend::Hybridep => Ok(TokenDispatcher::Hybrid),
+        },
+        (Some(at), _) => {
+            let problem = "moe_flex_dispatcher_backend is the flex dispatcher's, and this is another one";
+            Err(reader.plan(at, problem, "write megatron.moe_token_dispatcher_type = \"flex\", or remove the key"))
+        }
+        (None, TokenDispatcher::Flex) => {
+            let why = "Megatron-Core's; recipes for NVL72 write \"hybridep\"";
+            Ok(reader.assume_for("megatron.moe_flex_dispatcher_backend", named, "deepep", why))
+        }
+        (None, _) => Ok(named),
+    }
+}
+
+/// The dispatcher by its name.
+fn named(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<TokenDispatcher, ScenarioError> {
     let Some(at) = &table.moe_token_dispatcher_type else {
         let default = TokenDispatcher::AllGather;
         let why = "Megatron-Core's; recipes write \"alltoall\" or \"flex\"";

@@ -251,7 +251,7 @@ fn layers(
             "write megatron.moe_permute_fusion = true",
         ),
         (
-            scope.preprocess && mixture.is_some_and(|run| run.dispatcher == TokenDispatcher::Flex),
+            scope.preprocess && mixture.is_some_and(|run| run.dispatcher.name() == "flex"),
             "moe_preprocess of the dispatcher \"flex\" is not simulated",
             "remove \"moe_preprocess\" from the list",
         ),

@@ -87,6 +87,16 @@ pub enum Fp8 {
     Mxfp8,
 }
 
+/// `moe_flex_dispatcher_backend`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum FlexBackend {
+    /// DeepEP.
+    Deepep,
+    /// NVIDIA's Hybrid-EP.
+    Hybridep,
+}
+
 /// `cross_entropy_fusion_impl`.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
@@ -219,6 +229,8 @@ pub struct Megatron {
     pub hierarchical_context_parallel_sizes: Option<Spanned<Vec<i64>>>,
     /// `moe_token_dispatcher_type`.
     pub moe_token_dispatcher_type: Option<Spanned<String>>,
+    /// `moe_flex_dispatcher_backend`.
+    pub moe_flex_dispatcher_backend: Option<Spanned<FlexBackend>>,
     /// `moe_expert_capacity_factor`.
     pub moe_expert_capacity_factor: Option<Spanned<f64>>,
     /// `moe_pad_expert_input_to_capacity`.

@@ -7,6 +7,7 @@
 mod allgather;
 mod alltoall;
 mod flex;
+mod hybrid;
 mod rows;
 mod rules;
 
@@ -23,6 +24,7 @@ impl TokenDispatcher {
             TokenDispatcher::AllToAll => &alltoall::ALLTOALL,
             TokenDispatcher::AllGather => &allgather::ALLGATHER,
             TokenDispatcher::Flex => &flex::FLEX,
+            TokenDispatcher::Hybrid => &hybrid::HYBRID,
         }
     }
 }
@@ -33,6 +35,7 @@ pub(super) fn rules(dispatcher: TokenDispatcher) -> Rules {
         TokenDispatcher::AllToAll => Rules::NONE,
         TokenDispatcher::AllGather => allgather::RULES,
         TokenDispatcher::Flex => flex::RULES,
+        TokenDispatcher::Hybrid => hybrid::RULES,
     }
 }
 

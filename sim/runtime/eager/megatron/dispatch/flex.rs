@@ -12,7 +12,7 @@ use super::rows::{C, CD, rows, unpermute_to};
 use super::rules::Rules;
 use crate::model::graph::{Axis, Graph, GraphBuilder, Op, ValueId};
 use crate::model::megatron::{Routed, RoutedOp};
-use crate::program::{Category, Collective, DType, Dispatch, MemoryKind, Rows, Way};
+use crate::program::{Category, Collective, DType, Dispatch, ExchangeLibrary, MemoryKind, Rows, Way};
 use crate::runtime::Refusal;
 use crate::runtime::eager::frame::Results;
 use crate::runtime::eager::storage::Gradient;
@@ -35,13 +35,13 @@ const SBE: &[Axis] = &[Axis::S, Axis::B, Axis::E];
 /// The steps that only it has. Weights and numbers of a token's experts.
 const CHOOSE: &str = "chosen experts";
 /// Tokens, with what they choose, to the ranks of their experts; and their sums back.
-const DISPATCH: &str = "dispatch";
-const COMBINE: &str = "combine";
+pub(super) const DISPATCH: &str = "dispatch";
+pub(super) const COMBINE: &str = "combine";
 /// What a token chooses as weights and a map of the rank's experts.
 const OWN_EXPERTS: &str = "own experts";
 /// The token of each row, and its weight.
 const TOKENS_OF_ROWS: &str = "tokens of rows";
-const WEIGHTS_OF_ROWS: &str = "weights of rows";
+pub(super) const WEIGHTS_OF_ROWS: &str = "weights of rows";
 
 /// Ranks that DeepEP has settings for (`Buffer.get_dispatch_config`).
 const RANKS: [u32; 12] = [2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160];
@@ -73,11 +73,12 @@ fn refuses(experts: ExpertParallel) -> Option<Refusal> {
 }
 
 fn exchanged(routed: &Routed, way: Way) -> Rows {
-    Rows { way, tokens: routed.tokens, experts: routed.experts, top_k: routed.top_k }
+    let library = ExchangeLibrary::DeepEp;
+    Rows { way, tokens: routed.tokens, experts: routed.experts, top_k: routed.top_k, library }
 }
 
 /// Tokens that reach a rank: as many as of all tokens reach any, or more where its experts are asked for more.
-fn arrived(routed: &Routed) -> u64 {
+pub(super) fn arrived(routed: &Routed) -> u64 {
     let mean = routed.tokens as f64 * exchanged(routed, Way::Dispatch).reached(routed.ranks);
     let most = (routed.tokens * routed.ranks) as f64;
     (mean * routed.received as f64 / routed.sent.max(1) as f64).min(most).round() as u64
