@@ -22,6 +22,8 @@ mod kernels;
 mod matmul;
 mod memory;
 pub(crate) mod nccl_tests;
+#[cfg(test)]
+mod steps;
 pub(crate) mod tables;
 mod tpu;
 pub mod trace;

@@ -12,7 +12,7 @@ use windtunnel::trace::Error as TraceError;
 use crate::fit::measured::{self, Fitted};
 use crate::fit::residuals;
 use crate::import::trace::{self, Read};
-use crate::points;
+use crate::points::{self, Points};
 
 /// Make a profile of measured points; what was not measured stays as it is in the base.
 #[derive(Debug, clap::Args)]
@@ -37,6 +37,9 @@ pub fn run(args: &Args) -> Result<String, String> {
     let files: Vec<String> = args.points.iter().map(|path| path.display().to_string()).collect();
     let shown = files.join(", ");
     let Read { points, left_out } = read(&args.points, &base)?;
+    if let Some(why) = nothing(&points, &left_out, &shown) {
+        return Err(why);
+    }
     let mut fitted = measured::fit(&shown, &points, &base, &base_text, &name).map_err(|why| why.to_string())?;
     left_out.into_iter().for_each(|(why, kernels)| *fitted.left_out.entry(why).or_default() += kernels);
     if let Some(why) = in_vain(&fitted, points.points.len(), &shown) {
@@ -63,6 +66,16 @@ fn read(files: &[PathBuf], base: &Profile) -> Result<Read, String> {
         }
     }
     Ok(trace::points(&traces, base))
+}
+
+/// Why traces make no points at all.
+fn nothing(points: &Points, left_out: &BTreeMap<String, usize>, path: &str) -> Option<String> {
+    (points.points.is_empty() && !left_out.is_empty()).then(|| {
+        format!(
+            "no kernel in {path} makes a point:\n{}\nprofile a step with torch.profiler.profile(record_shapes=True), without CUDA graphs",
+            measured::reasons(left_out)
+        )
+    })
 }
 
 /// Why the base would only be written again, if no section of it is replaced.
@@ -105,6 +118,14 @@ mod tests {
     use windtunnel::cost::sections::Decision;
 
     use super::*;
+
+    #[test]
+    fn traces_without_points_say_why_their_kernels_make_none() {
+        let reasons = BTreeMap::from([("operators without shapes".to_owned(), 963)]);
+        let why = nothing(&Points::default(), &reasons, "rank0.json").expect("there are no points");
+        assert!(why.contains("963  operators without shapes") && why.contains("record_shapes"), "{why}");
+        assert_eq!(nothing(&Points::default(), &BTreeMap::new(), "points.jsonl"), None);
+    }
 
     #[test]
     fn points_that_replace_no_section_are_an_error_that_says_why_and_others_are_none() {

@@ -332,8 +332,11 @@ fn machine_text(machine: &Machine, base: &Profile) -> String {
         plain(&own.software),
     );
     if !machine.versions.is_empty() {
-        let list: Vec<String> =
-            machine.versions.iter().map(|(name, version)| format!("{name} = \"{}\"", plain(version))).collect();
+        let list: Vec<String> = machine
+            .versions
+            .iter()
+            .map(|(name, version)| format!("\"{}\" = \"{}\"", plain(name), plain(version)))
+            .collect();
         let _ = writeln!(text, "versions = {{ {} }}", list.join(", "));
     }
     let _ = write!(

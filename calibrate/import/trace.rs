@@ -100,7 +100,8 @@ fn kernels(
     let mut merged: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
     for ((op, device), kernels) in ops {
         let op = &trace.ops[op.at()];
-        let Some(work) = work(trace, op) else { continue };
+        let names: Vec<&str> = kernels.iter().map(|kernel| trace.name(kernel.name)).collect();
+        let Some(work) = work(trace, op, &names) else { continue };
         let what = match work {
             Ok(what) => what,
             Err(why) => {
@@ -151,13 +152,13 @@ fn flops(what: &What) -> f64 {
 }
 
 /// What an operator does, if it is a matmul or an attention; why it makes no point, if it makes none.
-fn work(trace: &Trace, op: &Op) -> Option<Result<What, &'static str>> {
+fn work(trace: &Trace, op: &Op, kernels: &[&str]) -> Option<Result<What, &'static str>> {
     let args = op.signature.map(|signature| trace.signatures[signature.at()].args.as_slice()).unwrap_or_default();
     let name = trace.name(op.name);
     match name {
-        "aten::mm" => Some(matmul(trace, args.first(), args.get(1), None)),
-        "aten::addmm" => Some(matmul(trace, args.get(1), args.get(2), None)),
-        "aten::_scaled_mm" => Some(matmul(trace, args.first(), args.get(1), args.get(2))),
+        "aten::mm" => Some(matmul(trace, kernels, [args.first(), args.get(1)], None)),
+        "aten::addmm" => Some(matmul(trace, kernels, [args.get(1), args.get(2)], None)),
+        "aten::_scaled_mm" => Some(matmul(trace, kernels, [args.first(), args.get(1)], args.get(2))),
         "aten::_flash_attention_forward" => Some(attention(trace, args, "flash2", false, (0, 8))),
         "aten::_flash_attention_backward" => Some(attention(trace, args, "flash2", true, (1, 11))),
         "aten::_cudnn_attention_forward" => Some(attention(trace, args, "cudnn", false, (0, 10))),
@@ -173,7 +174,12 @@ fn tensor(arg: Option<&Arg>) -> Option<(&Arg, &Tensor)> {
     arg.and_then(|arg| Some((arg, arg.tensors.first()?)))
 }
 
-fn matmul(trace: &Trace, left: Option<&Arg>, right: Option<&Arg>, scale: Option<&Arg>) -> Result<What, &'static str> {
+fn matmul(
+    trace: &Trace,
+    kernels: &[&str],
+    [left, right]: [Option<&Arg>; 2],
+    scale: Option<&Arg>,
+) -> Result<What, &'static str> {
     let ((arg, a), (_, b)) = (tensor(left).ok_or(SHAPELESS)?, tensor(right).ok_or(SHAPELESS)?);
     let (&[m, k], &[_, n]) = (&*a.dims, &*b.dims) else { return Err(SHAPELESS) };
     let dtype = match arg.kind.map(|kind| trace.name(kind)).unwrap_or_default() {
@@ -191,13 +197,29 @@ fn matmul(trace: &Trace, left: Option<&Arg>, right: Option<&Arg>, scale: Option<
         [along, 1] if along >= dims[1] as i64 => Some(false),
         _ => None,
     };
-    let layout = match (transposed(&a.strides, &a.dims), transposed(&b.strides, &b.dims)) {
+    let told = match (transposed(&a.strides, &a.dims), transposed(&b.strides, &b.dims)) {
+        // PyTorch before 2.4 writes no strides.
+        _ if a.strides.is_empty() && b.strides.is_empty() => kernels.iter().find_map(|name| lettered(name)).unzip(),
+        told => told,
+    };
+    let layout = match told {
         (Some(false), Some(true)) => "forward",
         (Some(false), Some(false)) => "data_gradient",
         (Some(true), Some(false)) => "weight_gradient",
         _ => return Err("matmuls whose operands' strides are not told, or are of no linear layer"),
     };
     Ok(What::Matmul { m, n, k, dtype: dtype.to_owned(), layout: layout.to_owned() })
+}
+
+/// Which operands of a row-major matmul are transposed, by the letters in its kernel's name. cuBLAS multiplies the column-major
+/// transposes in the opposite order: `tn` is the forward matmul of a linear layer.
+fn lettered(kernel: &str) -> Option<(bool, bool)> {
+    kernel.split(|c: char| !c.is_ascii_alphanumeric()).find_map(|part| match part {
+        "tn" => Some((false, true)),
+        "nn" => Some((false, false)),
+        "nt" => Some((true, false)),
+        _ => None,
+    })
 }
 
 /// Queries stand at `first`, keys behind them, the flag of the mask at `causal`.
@@ -341,7 +363,7 @@ mod tests {
         }
         events += r#"{"ph":"X","cat":"kernel","name":"ncclDevKernel_AllGather_RING_LL()","pid":0,"tid":20,"ts":100000,"dur":100000,"args":{"device":0,"stream":20,"correlation":99}}"#;
         let text = format!(
-            r#"{{"schemaVersion":1,"deviceProperties":[{{"id":0,"name":"NVIDIA H100 80GB HBM3","numSms":132}}],"record_shapes":1,"traceEvents":[{events}]}}"#
+            r#"{{"schemaVersion":1,"cuda_driver_version":12080,"deviceProperties":[{{"id":0,"name":"NVIDIA H100 80GB HBM3","numSms":132}}],"record_shapes":1,"traceEvents":[{events}]}}"#
         );
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), text).expect("it is written");
@@ -394,6 +416,30 @@ mod tests {
                 "{:?}",
                 read.left_out
             );
+        }
+    }
+
+    #[test]
+    fn a_trace_makes_a_profile_that_names_the_versions_of_its_run() {
+        let text = Profile::text("h100-sxm-80gb").expect("shipped").1;
+        let read = points(&[("a.json".to_owned(), trace(&[mm(FORWARD, 1000, 1500)]))], &base());
+        let fitted =
+            crate::fit::measured::fit("a.json", &read.points, &base(), &text, "mine").expect("it is a profile");
+        assert!(fitted.text.contains("\"CUDA driver\" = \"12.8\""), "{}", &fitted.text[..1000]);
+    }
+
+    #[test]
+    fn without_strides_the_kernel_s_letters_tell_the_layout() {
+        for (kernel, transposed) in [
+            ("ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn", Some((false, true))),
+            (
+                "void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_relu_f16_256x128_32x3_nt_align8>",
+                Some((true, false)),
+            ),
+            ("sm80_xmma_gemm_f16f16_f16f32_f32_nn_n_tilesize192x128x32", Some((false, false))),
+            ("splitKreduce_kernel", None),
+        ] {
+            assert_eq!(lettered(kernel), transposed, "{kernel}");
         }
     }
 

@@ -271,7 +271,30 @@ fn gradients(measured: &Measured<'_>, made: &mut Made, model: &Matmul) {
         made.leave(all.data.len() + all.weight.len() + all.main.len(), why);
         return;
     }
+    let base = &measured.base.layout;
+    let of_base = [(&all.data, base.data_gradient), (&all.weight, base.weight_gradient)];
+    let unaided = of_base.map(|(ratios, factor)| ratios.iter().map(|ratio| error(factor, *ratio)).collect::<Vec<_>>());
+    let (unaided, own) =
+        (median(&unaided.concat()), median(&[each_other(&all.data), each_other(&all.weight)].concat()));
+    if own > unaided {
+        let [own, unaided] = [own, unaided].map(|error| 100.0 * error);
+        made.notes.push(format!(
+            "gradients' layouts: the points predict each other to {own:.1} %, the base without them to {unaided:.1} %: the base's stay"
+        ));
+        let points = all.data.len() + all.weight.len() + all.main.len();
+        made.leave(points, "gradients' layouts: the base predicts them better than they each other");
+        return;
+    }
     let section = layout::section(&all, "measured", &measured.source(&["cuda", "cublas"]));
+    // Gradients in fp8 are not in these points: the base's factor stays.
+    let fp8 = format!("fp8_gradient = {}\nevidence = ", base.fp8_gradient);
+    let text = if base.fp8_gradient == 1.0 { section.text } else { section.text.replacen("evidence = ", &fp8, 1) };
     made.residuals.extend(section.residuals);
-    made.sections.push(("layout".to_owned(), section.text));
+    made.sections.push(("layout".to_owned(), text));
+}
+
+/// Errors of each ratio as the median of the others.
+fn each_other(ratios: &[f64]) -> Vec<f64> {
+    let others = |at: usize| [&ratios[..at], &ratios[at + 1..]].concat();
+    ratios.iter().enumerate().map(|(at, ratio)| error(median(&others(at)), *ratio)).collect()
 }

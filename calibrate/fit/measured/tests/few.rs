@@ -227,3 +227,25 @@ fn fp8_that_is_faster_sustained_is_said_and_gives_no_factor_above_one() {
     let profile = Profile::parse("mine.toml", &fitted.text).expect("a profile");
     assert!(error(profile.clock.matmul(1e-3, DType::Fp8), 1.0) < 1e-9);
 }
+
+#[test]
+fn gradients_that_scatter_leave_the_bases_layout_and_others_keep_its_factor_of_fp8() {
+    let base = Profile::find("h200-sxm-141gb").expect("shipped");
+    let with_ratios = |ratios: [f64; 3]| {
+        let lines = (11..14).zip(ratios).flat_map(|(power, ratio)| {
+            let us = |layout| predicted(&base, &matmul(1 << power, 4096, 4096, layout), Clocks::Burst) * 1e6;
+            let forward = us(MatmulLayout::Forward);
+            let of = move |layout, ratio| {
+                point(what(&matmul(1 << power, 4096, 4096, layout)), Regime::Burst, forward * ratio)
+            };
+            let gradients = [MatmulLayout::DataGradient, MatmulLayout::WeightGradient].map(|layout| of(layout, ratio));
+            std::iter::once(of(MatmulLayout::Forward, 1.0)).chain(gradients)
+        });
+        fitted(&with(journal(&[]), &lines.collect::<Vec<_>>()))
+    };
+    let even = with_ratios([1.3, 1.3, 1.3]);
+    assert!(takes(&even, "layout") && even.text.contains("\nfp8_gradient = 1.15\n"), "{:?}", even.notes);
+    let scattered = with_ratios([0.6, 1.0, 1.4]);
+    assert!(!takes(&scattered, "layout"));
+    assert_eq!(left_out(&scattered, "gradients' layouts: the base predicts them better"), 6);
+}
