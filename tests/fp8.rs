@@ -324,7 +324,10 @@ fn fp8_parameters_are_gathered_in_one_byte_unless_numbers_share_scales_and_the_r
     assert_eq!(launches(&program(&job(mxfp8(true), 2)), "te.cast", Pass::Optimizer), 0);
     let zeros = |parameters| {
         let program = program(&job(mxfp8(parameters), 2));
-        [Pass::Forward, Pass::Backward, Pass::Optimizer].map(|pass| launches(&program, "aten.zero_", pass)).iter().sum::<usize>()
+        [Pass::Forward, Pass::Backward, Pass::Optimizer]
+            .map(|pass| launches(&program, "aten.zero_", pass))
+            .iter()
+            .sum::<usize>()
     };
     assert_eq!(zeros(true), zeros(false) + 1);
 }
