@@ -119,3 +119,86 @@ fn latent(keys: &Keys<'_>) -> Result<Option<LatentAttention>, ModelError> {
         value: keys.size_or("v_head_dim", HEAD_DIM, 128, 128)?,
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::model::experts::Score;
+    use crate::model::huggingface::{ModelError, parse, shipped};
+    use crate::model::{FeedForward, Gating, ModelConfig, Position};
+
+    fn model(changes: &Value) -> Result<ModelConfig, ModelError> {
+        let mut keys = json!({"model_type": "megatron", "num_layers": 12, "hidden_size": 512, "num_attention_heads": 8,
+            "vocab_size": 50257, "max_position_embeddings": 1024});
+        for (key, value) in changes.as_object().expect("an object") {
+            keys[key] = value.clone();
+        }
+        parse(&keys.to_string(), "config.json")
+    }
+
+    #[test]
+    fn arguments_make_the_model_that_the_shipped_configs_make() {
+        for (name, arguments) in [
+            (
+                "gpt-megatron-175b",
+                json!({"num_layers": 96, "hidden_size": 12288, "num_attention_heads": 96, "vocab_size": 51200, "max_position_embeddings": 2048}),
+            ),
+            (
+                "llama-3.1-8b",
+                json!({"num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_query_groups": 8,
+                    "ffn_hidden_size": 14336, "vocab_size": 128_256, "swiglu": true, "normalization": "RMSNorm",
+                    "position_embedding_type": "rope", "add_bias_linear": false, "untie_embeddings_and_output_weights": true}),
+            ),
+            (
+                "nemotron-4-15b",
+                json!({"num_layers": 32, "hidden_size": 6144, "num_attention_heads": 48, "num_query_groups": 8,
+                    "vocab_size": 256_000, "squared_relu": true, "position_embedding_type": "rope", "rotary_percent": 0.5,
+                    "add_bias_linear": false, "untie_embeddings_and_output_weights": true}),
+            ),
+        ] {
+            let (own, known) = (model(&arguments).expect(name), shipped::named(name).expect(name));
+            assert_eq!((own.params().total, own.position), (known.params().total, known.position), "{name}");
+            assert_eq!(own.norms(), known.norms(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_gate_takes_two_thirds_of_the_width_in_whole_64s() {
+        let ffn = |changes| model(&changes).expect("a model").feed_forward_width();
+        assert_eq!(ffn(json!({})), 2048);
+        assert_eq!(ffn(json!({"swiglu": true})), 1344);
+    }
+
+    #[test]
+    fn experts_have_the_gating_and_the_layers_that_the_arguments_say() {
+        let made = model(&json!({"num_experts": 4, "moe_router_topk": 1, "moe_router_load_balancing_type": "sinkhorn",
+            "moe_layer_freq": "([0]*3+[1]*9)", "add_bias_linear": false}))
+        .expect("a model");
+        let experts = made.experts().expect("experts");
+        assert_eq!((experts.count, experts.top_k, experts.width, experts.bias), (4, 1, 2048, false));
+        assert_eq!(experts.router.score, Score::Sinkhorn);
+        assert!(matches!(experts.gating, Gating::Plain(_)));
+        let sparse = |at| matches!(made.layers.at(at).feed_forward, FeedForward::Experts(_));
+        assert_eq!([0, 2, 3, 11].map(sparse), [false, false, true, true]);
+        assert_eq!(made.position, Position::Learned { positions: 1024 });
+    }
+
+    #[test]
+    fn arguments_that_make_no_model_are_refused_by_name() {
+        for (changes, words) in [
+            (json!({"normalization": "BatchNorm"}), "\"normalization\""),
+            (json!({"position_embedding_type": "mrope"}), "\"position_embedding_type\""),
+            (json!({"swiglu": true, "squared_relu": true}), "\"squared_relu\""),
+            (json!({"multi_latent_attention": true, "position_embedding_type": "rope"}), "qk_layernorm"),
+            (json!({"num_experts": 4, "moe_layer_freq": "([0]*3)"}), "one 0 or 1 for each of 12 layers"),
+            (json!({"num_experts": 4, "moe_layer_freq": 0}), "\"moe_layer_freq\""),
+            (json!({"num_experts": 4, "moe_router_num_groups": 3, "moe_router_group_topk": 1}), "3 groups"),
+            (json!({"num_experts": 1, "moe_router_topk": 2}), "2 experts for each token"),
+            (json!({"moe_router_topk": 2}), "moe_router_topk"),
+        ] {
+            let error = model(&changes).expect_err(words).to_string();
+            assert!(error.contains(words), "{changes}: {error}");
+        }
+    }
+}
