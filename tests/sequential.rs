@@ -3,7 +3,8 @@
 
 use windtunnel::memory::{Settings, replay};
 use windtunnel::program::{Instr, Program, Work};
-use windtunnel::scenario::Scenario;
+use windtunnel::scenario::predict;
+use windtunnel::scenario::predict::Settings as Predict;
 use windtunnel::units::Bytes;
 
 use crate::make;
@@ -30,6 +31,8 @@ ep = 2
 [batch]
 sequence = 1024
 micro = 4
+[tensor_parallel]
+sequence = true
 [precision]
 param = "bf16"
 [megatron]
@@ -50,12 +53,15 @@ fn with(changes: &[Change]) -> Program {
 /// How often work of a kind is launched.
 fn launches(program: &Program, fits: impl Fn(&Work) -> bool) -> usize {
     let launched = |instr: &Instr| matches!(instr, Instr::Launch { kernel, .. } if fits(&program.kernel(*kernel).work));
-    program.instrs.iter().filter(|instr| launched(instr)).count()
+    program.step.iter().filter(|instr| launched(instr)).count()
 }
 
-/// Matmuls with as many rows as one of four experts is given: 4,096 tokens of two ranks, of which each of eight experts takes its share.
+/// Matmuls of one expert: 4,096 tokens, of which each of eight experts takes its share from four ranks, by half of its width.
 fn own(work: &Work) -> bool {
-    matches!(work, Work::Matmul { m, n, k, .. } if [*m, *n, *k].contains(&1024) && [*m, *n, *k].contains(&2048) && [*m, *n, *k].contains(&512))
+    let Work::Matmul { m, n, k, .. } = work else { return false };
+    let mut sizes = [*m, *n, *k];
+    sizes.sort_unstable();
+    sizes == [512, 1024, 1024]
 }
 
 #[test]
@@ -83,7 +89,7 @@ fn what_is_kept_for_backward_is_the_same_one_after_the_other_but_for_the_rows_th
 
 #[test]
 fn an_even_router_waits_for_the_device_in_every_round() {
-    let waits = |program: &Program| program.instrs.iter().filter(|instr| matches!(instr, Instr::HostWait { .. })).count();
+    let waits = |program: &Program| program.step.iter().filter(|instr| matches!(instr, Instr::HostWait { .. })).count();
     let evened = waits(&with(&[]));
     let best = waits(&with(&[("load_balancing_type = \"sinkhorn\"", "load_balancing_type = \"none\"")]));
     // Two layers, three rounds.
@@ -99,7 +105,7 @@ fn what_megatron_refuses_of_experts_one_after_the_other_is_refused_by_name() {
         (vec![TOGETHER, ("[megatron]", "[megatron]\nmoe_aux_loss = true")], "evens loads out"),
     ] {
         let text = make::replaced(GELU, &changes);
-        let error = Scenario::parse(make::FILE, &text).expect_err("it is refused").to_string();
+        let error = predict(&make::parse(&text), Predict::default()).err().expect("it is refused").to_string();
         assert!(error.contains(words), "{changes:?}: {error}");
     }
 }

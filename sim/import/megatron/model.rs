@@ -49,7 +49,12 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
         let sizes = Sizes { layers, width, heads, groups, channels, ffn, experts, latent, qk_norm, untied, own };
         if latent && make.own {
             for (name, value, at) in &make.differ {
-                out.without(name, value, at, "latent attention is read with RMSNorm, a gate, rotation and no biases: little");
+                out.without(
+                    name,
+                    value,
+                    at,
+                    "latent attention is read with RMSNorm, a gate, rotation and no biases: little",
+                );
             }
         }
         if routed {

@@ -52,7 +52,8 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>, sizes: Sizes) -> Resul
             }
             _ => None,
         };
-        let wrong = || settings.wrong("moe_layer_freq", "a whole number, or a list such as ([0]*3+[1]*11)", "one of these");
+        let wrong =
+            || settings.wrong("moe_layer_freq", "a whole number, or a list such as ([0]*3+[1]*11)", "one of these");
         put(out, "moe_layer_freq", value.ok_or_else(wrong)?, found.why);
     }
     Ok(())

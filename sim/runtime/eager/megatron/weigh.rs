@@ -50,19 +50,15 @@ impl Eager {
         self.keep(frame, results, &saved);
     }
 
-    pub(super) fn weigh_plainly_backward(
-        &mut self,
-        node: Node<'_>,
-        gated: bool,
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn weigh_plainly_backward(&mut self, node: Node<'_>, gated: bool, frame: &mut Frame, gradient: Storage) {
         let Node { graph, op, index } = node;
         let sizes = Sizes::of(graph, op);
         let (start, end) = Self::saved(frame, index);
         let mut saved = frame.saved[start..end].to_vec();
         let (of_active, of_weights) = self.product_gradients(&sizes, &mut saved, gradient);
-        let of_up = if gated { self.gate_gradient(&sizes, &saved, of_active) } else {
+        let of_up = if gated {
+            self.gate_gradient(&sizes, &saved, of_active)
+        } else {
             let result = self.pointwise_gradient("aten.act_backward", sizes.up, 2 * sizes.up);
             self.release(of_active);
             self.release(saved[0]);
