@@ -53,13 +53,17 @@ fn what_is_not_simulated_is_refused_with_what_is() {
     assert!(states(&nanotron, "nanotron.tp_mode = \"REDUCE_SCATTER\" (nanotron's own default, ALL_REDUCE"));
     let said = refused(&format!("{nanotron}\n[nanotron]\ntp_mode = \"ALL_REDUCE\"\n"));
     assert!(said.contains("write nanotron.tp_mode = \"REDUCE_SCATTER\""), "{said}");
+}
+
+#[test]
+fn experts_are_multiplied_together_unless_the_file_says_otherwise() {
     let experts = replaced(
         MEGATRON,
         &[("huggingface = \"config.json\"", "name = \"mixtral-8x7b\""), ("tp = 2\npp = 2", "ep = 8")],
     );
-    assert!(states(&experts, "megatron.moe_grouped_gemm = true (Megatron-Core's own default, false"));
-    let said = refused(&format!("{experts}\n[megatron]\nmoe_grouped_gemm = false\n"));
-    assert!(said.contains("SequentialMLP") && said.contains("moe_grouped_gemm = true"), "{said}");
+    assert!(states(&experts, "megatron.moe_grouped_gemm = true (Megatron-Core's own default is false"));
+    let said = refused(&format!("{experts}\n[megatron]\nmoe_grouped_gemm = false\nfp8 = \"tensorwise\"\n"));
+    assert!(said.contains("one after the other") && said.contains("moe_grouped_gemm"), "{said}");
 }
 
 #[test]

@@ -81,6 +81,7 @@ mod report;
 mod schedule;
 mod schemas;
 mod seeds;
+mod sequential;
 mod shared_experts;
 mod sound;
 mod spmd;

@@ -6,6 +6,7 @@
 mod arguments;
 mod mixture;
 mod model;
+mod own;
 mod parallel;
 mod pattern;
 

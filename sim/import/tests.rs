@@ -287,6 +287,23 @@ fn experts_and_latent_attention_of_any_sizes_are_keys_of_a_config() {
 }
 
 #[test]
+fn arguments_that_no_shipped_architecture_has_together_are_the_model_themselves() {
+    let gelu = MEGATRON.replace("--swiglu ", "").replace("--position-embedding-type rope", "");
+    let words = "--num-experts 8 --moe-router-topk 1 --moe-router-load-balancing-type sinkhorn --no-bias-gelu-fusion \
+                 --vocab-size 1000";
+    let words: Vec<&str> = words.split_whitespace().collect();
+    let megatron = read("megatron", &gelu, &words).expect("it is read");
+    assert_eq!(line(&megatron, "megatron.moe_grouped_gemm").split(' ').next(), Some("false"));
+    let model = megatron.model().expect("it is a model");
+    let experts = model.experts().expect("it has experts");
+    assert_eq!((experts.count, experts.top_k, experts.width), (8, 1, 14336));
+    assert_eq!(experts.gating, crate::model::Gating::Plain(crate::model::Activation::Gelu));
+    assert_eq!(model.position, crate::model::Position::Learned { positions: 8192 });
+    let dense = read("megatron", &gelu, &["--vocab-size", "1000"]).expect("it is read").model().expect("it is a model");
+    assert_eq!((dense.norms().kind, dense.feed_forward_width()), (crate::model::Norm::Rms, 14336));
+}
+
+#[test]
 fn a_layout_of_stages_is_a_list_of_layers() {
     let words = ["--pipeline-model-parallel-size", "2", "--pipeline-model-parallel-layout", "Et*8|t*8|t*9|t*7L"];
     let megatron = read("megatron", MEGATRON, &words).expect("it is read");

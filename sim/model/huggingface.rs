@@ -31,6 +31,7 @@ mod limits;
 mod llama;
 mod llama4;
 mod maxtext;
+pub mod megatron;
 mod mistral;
 mod mixtral;
 mod mpt;
@@ -100,6 +101,7 @@ const ARCHITECTURES: &[Architecture] = &[
     sparse("deepseek_v2", "DeepseekV2Config", deepseek::read_v2),
     sparse("deepseek_v3", "DeepseekV3Config", deepseek::read_v3),
     sparse("gpt_oss", "GptOssConfig", gpt_oss::read),
+    sparse("megatron", "Megatron-LM's arguments", megatron::read),
 ];
 
 /// The model whose configuration is the file at `path`.

@@ -343,7 +343,7 @@ impl MegatronOp {
                 | RoutedOp::Sort { .. }
                 | RoutedOp::Fill
                 | RoutedOp::AddBiases
-                | RoutedOp::Weigh
+                | RoutedOp::Weigh { .. }
                 | RoutedOp::Own { .. }
                 | RoutedOp::Unpermute { .. }
                 | RoutedOp::AddShared,

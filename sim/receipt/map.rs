@@ -31,6 +31,10 @@ pub fn map(entry: &Entry, tables: &Tables) -> Result<Mapped, Reason> {
     if let Some(what) = row.contradiction(distrusted) {
         return Err(Reason::Contradiction(what));
     }
+    if let Some((open, degree)) = row.open().filter(|(open, _)| open.len() > 1) {
+        let which = open.join(" nor ");
+        return Err(Reason::Uncovered(format!("states neither {which}, which come to {degree} together")));
+    }
     let Some((common, table)) = known else {
         beyond(row, &entry.value, "")?;
         return Err(Reason::Uncovered(format!("no table of defaults for the framework {framework:?}")));

@@ -216,6 +216,18 @@ impl Row {
         stated.or(self.hardware.count.filter(|&count| rest > 0 && count % rest == 0).map(|count| count / rest))
     }
 
+    /// Degrees of tensor parallelism and of the pipeline that the row leaves out, and what all of them together come to, where the
+    /// stated ones leave chips over. A sequence that is not said to be shared is not.
+    pub fn open(&self) -> Option<(Vec<&'static str>, u64)> {
+        let p = &self.parallel;
+        let (dp, count) = (degree(&p.dp).filter(|_| p.fsdp.is_none())?, self.hardware.count?);
+        let open: Vec<_> =
+            [("tp", p.tp), ("pp", p.pp)].iter().filter(|(_, stated)| stated.is_none()).map(|(name, _)| *name).collect();
+        let stated = product(&[dp, p.tp.unwrap_or(1), p.pp.unwrap_or(1), p.cp.unwrap_or(1)]);
+        let stated = u64::try_from(stated).ok().filter(|stated| *stated > 0 && count.is_multiple_of(*stated))?;
+        (!open.is_empty() && stated < count).then(|| (open, count / stated))
+    }
+
     /// Micro-batches of `micro` sequences per step, stated or following from the batch.
     pub fn accumulation_of(&self, micro: u64) -> Option<u64> {
         self.batch.grad_accum.or_else(|| {
@@ -273,9 +285,15 @@ impl Row {
             let ranks = product(&[dp, tp, pp, cp]);
             // Beside a degree of FSDP, it may count replicas (MaxText).
             let replicas = degree(&p.fsdp).map(|fsdp| product(&[dp, fsdp, tp, pp, cp]));
-            if ranks != u128::from(count) && replicas != Some(u128::from(count)) {
+            if ranks != u128::from(count) && replicas != Some(u128::from(count)) && self.open().is_none() {
                 return Some(format!("dp·tp·pp·cp = {dp}·{tp}·{pp}·{cp} = {ranks} but hardware.count = {count}"));
             }
+        }
+        if let (Some(ep), Some(pp), Some(count), Some(1..)) = (p.ep, p.pp, count, p.tp)
+            && pp > 0
+            && count / pp < ep
+        {
+            return Some(format!("parallel.ep = {ep} but a stage has hardware.count / pp = {count} / {pp} ranks"));
         }
         if let (Some(micro), Some(accumulation), Some(dp), Some(global)) =
             (whole(batch.micro_batch), batch.grad_accum, degree(&p.dp), whole(batch.global_batch))

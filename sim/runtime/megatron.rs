@@ -35,6 +35,7 @@ mod python;
 mod rank;
 mod refused;
 mod replicas;
+mod sequential;
 mod stamped;
 mod state;
 mod step;

@@ -33,7 +33,11 @@ pub fn job(c: &Value) -> MegatronPlan {
         shared: number("shared"),
         gating: job.split.model.gating(),
         router: Router {
-            score: if c["score"] == "sigmoid" { Score::Sigmoid } else { Score::Softmax },
+            score: match c["score"].as_str() {
+                _ if c["sinkhorn"] == true => Score::Sinkhorn,
+                Some("sigmoid") => Score::Sigmoid,
+                _ => Score::Softmax,
+            },
             normalises: !on("pre_softmax"),
             scales: c["scale"].is_number(),
             bias: on("bias"),
@@ -61,6 +65,7 @@ pub fn job(c: &Value) -> MegatronPlan {
             .as_f64()
             .map(|factor| ExpertCapacity { factor: Finite::nearest(factor), pads: c["pad"] == true }),
         dispatcher: TokenDispatcher::find(c["dispatcher"].as_str().unwrap()).unwrap(),
+        grouped: on("grouped"),
         permute_fusion: on("permute_fusion"),
         fp32_router: on("router_fp32"),
         router_fusion: c["router_fusion"] == true,
@@ -117,8 +122,15 @@ pub fn job(c: &Value) -> MegatronPlan {
     job
 }
 
-/// Experts; modules that predict tokens further ahead; parts of blocks that run again; all of them in fp8.
-const FILES: [&str; 4] = ["megatron-experts.json", "megatron-ahead.json", "megatron-again.json", "megatron-fp8.json"];
+/// Experts; one after the other, without a gate, or evened out; modules that predict tokens further ahead; parts of blocks that run
+/// again; all of them in fp8.
+const FILES: [&str; 5] = [
+    "megatron-experts.json",
+    "megatron-sequential.json",
+    "megatron-ahead.json",
+    "megatron-again.json",
+    "megatron-fp8.json",
+];
 
 /// Cases that the library refuses by name.
 const REFUSED: [&str; 1] = ["moe-ep1"];

@@ -150,7 +150,7 @@ EXPERTS = dict(
     experts=8, topk=2, width=1024, ep=4, etp=1, dispatcher="alltoall", aux=0.01, shared=0, grouped=True, router_fp32=False,
     permute_fusion=False, pre_softmax=False, router_fusion=False, again=[], score="softmax", correction=False, scale=None, groups=None, shared_overlap=False,
     latent=None, capacity=None, pad=False, fp8=None, together=False, delay=False,
-    dense_first=0,
+    dense_first=0, sinkhorn=False,
 )
 config_of = base.config_of
 
@@ -162,7 +162,7 @@ def config_with_experts(c):
     values.update(
         num_moe_experts=c["experts"], moe_router_topk=c["topk"], moe_ffn_hidden_size=c["width"] if c["experts"] else None, expert_model_parallel_size=c["ep"],
         expert_tensor_parallel_size=c["etp"] or c["tp"], moe_token_dispatcher_type=c["dispatcher"], moe_aux_loss_coeff=c["aux"],
-        moe_router_load_balancing_type="aux_loss" if c["aux"] else "none", moe_grouped_gemm=c["grouped"],
+        moe_router_load_balancing_type="sinkhorn" if c["sinkhorn"] else "aux_loss" if c["aux"] else "none", moe_grouped_gemm=c["grouped"],
         moe_shared_expert_intermediate_size=c["shared"] or None, moe_router_dtype="fp32" if c["router_fp32"] else None,
         moe_permute_fusion=c["permute_fusion"], moe_flex_dispatcher_backend="deepep", moe_router_pre_softmax=c["pre_softmax"], init_method=None, output_layer_init_method=None,
         qk_layernorm=c["qk_norm"], moe_router_fusion=c["router_fusion"], bias_dropout_fusion=c["fusions"] and not c["bias"],
@@ -207,6 +207,34 @@ initialize = ps.initialize_model_parallel
 ps.initialize_model_parallel = lambda *a, **more: initialize(
     *a, **more, expert_model_parallel_size=CASE["ep"], expert_tensor_parallel_size=CASE["etp"] or CASE["tp"]
 )
+
+# Experts one after the other, experts without a gate, and a router that evens loads out: as Megatron's own tests have them.
+GELU = dict(swiglu=False, fusions=False, ffn=4096, dropout=0.1)
+SINKHORN = dict(sinkhorn=True, topk=1, aux=0, dispatcher="allgather")
+
+
+def one_by_one(base):
+    """Cases of `SequentialMLP`, on blocks like `base`."""
+    one = dict(base, grouped=False)
+    return {
+        "sequential": dict(one),
+        "sequential-gather": dict(one, dispatcher="allgather"),
+        "sequential-one-rank": dict(one, tp=1, ep=1, world=1),
+        "sequential-one-expert": dict(one, ep=8, tp=1, world=16),
+        "sequential-etp2": dict(one, ep=2, etp=2),
+        "sequential-fp32-router": dict(one, router_fp32=True),
+        "sequential-uniform": dict(one, recompute="uniform"),
+        "sequential-unfused-accumulation": dict(one, fused_accumulation=False),
+        "sequential-gelu": dict(one, **GELU),
+        "sequential-gelu-fp32-router": dict(one, **GELU, router_fp32=True),
+        "sequential-unfused": dict(one, fusions=False),
+        "sequential-shared": dict(one, shared=1024),
+        "sequential-sinkhorn": dict(one, **GELU, **SINKHORN, fused_accumulation=False),
+        "sequential-sinkhorn-tp1": dict(one, **GELU, **SINKHORN, fused_accumulation=False, tp=1),
+        "sequential-sinkhorn-etp2": dict(one, **GELU, **SINKHORN, fused_accumulation=False, ep=2, etp=2),
+        "sequential-sinkhorn-pp2": dict(one, **GELU, **SINKHORN, fused_accumulation=False, ep=2, pp=2, rank=4),
+    }
+
 
 LATENT = dict(q_lora_rank=384, kv_lora_rank=128, qk_head_dim=64, qk_pos_emb_head_dim=32, v_head_dim=64)
 MIXTRAL = dict(LLAMA, **EXPERTS, rms_norm=True, layers=2, micro_batches=2, events=True, qk_norm=False)
@@ -288,6 +316,17 @@ if ENGINE:
         "moe-together-flex-later": dict(MIXTRAL, dispatcher="flex", together=True, delay=True, pp=2, vpp=2, rank=0, ep=2, layers=8, micro_batches=4),
         "moe-overlap": dict(MIXTRAL, overlap_grad_reduce=True, overlap_param_gather=True),
     }
+    CASES.update({
+        "gelu": dict(MIXTRAL, **GELU),
+        "gelu-fp32-router": dict(MIXTRAL, **GELU, router_fp32=True),
+        "gelu-gather": dict(MIXTRAL, **GELU, dispatcher="allgather"),
+        "unfused": dict(MIXTRAL, fusions=False),
+        "unfused-fp32-router": dict(MIXTRAL, fusions=False, router_fp32=True),
+        "sinkhorn": dict(MIXTRAL, **SINKHORN),
+        "sinkhorn-two": dict(MIXTRAL, **{**SINKHORN, "topk": 2}),
+        "sinkhorn-gelu": dict(MIXTRAL, **GELU, **SINKHORN, fused_accumulation=False),
+        **one_by_one(MIXTRAL),
+    })
     DENSE = dict(MIXTRAL, experts=None, topk=2, ep=1, etp=None, aux=0)
     DEEPSEEK = dict(CASES["deepseek"])
     CASES.update({
@@ -377,7 +416,8 @@ if ENGINE:
             CASES[f"fp8-{recipe}-again-tp1"] = dict(DEEPSEEK, **fp8, again=["mla_up_proj", "shared_experts"], tp=1)
             CASES[f"fp8-{recipe}-again-layernorm"] = dict(DEEPSEEK, **fp8, again=["layernorm", "moe_act"])
 else:
-    CASES = {"moe-sequential": dict(MIXTRAL, grouped=False)}
+    LOCAL = dict(MIXTRAL, rms_norm=False, dropout=0.1, rope=False, tied=True)
+    CASES = {f"local-{name}": case for name, case in one_by_one(LOCAL).items()}
 
 if __name__ == "__main__":
     import megatron.core

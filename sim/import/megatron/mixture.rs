@@ -2,7 +2,7 @@
 
 use toml::Value;
 
-use super::pattern;
+use super::{own, pattern};
 use crate::import::error::ImportError;
 use crate::import::imported::Imported;
 use crate::import::settings::Settings;
@@ -22,6 +22,8 @@ pub struct Sizes {
     pub qk_norm: bool,
     /// Whether the head has a matrix of its own.
     pub untied: bool,
+    /// Whether norm, activation, positions and biases are not all those of Llama's kin.
+    pub own: bool,
 }
 
 /// The architecture whose config has these keys.
@@ -55,11 +57,11 @@ impl Kind {
     }
 }
 
-fn put(out: &mut Imported, key: &str, value: impl Into<Value>, why: Why) {
+pub fn put(out: &mut Imported, key: &str, value: impl Into<Value>, why: Why) {
     out.put(&format!("model.config.{key}"), value, why);
 }
 
-fn put_found<T: Into<Value>>(out: &mut Imported, key: &str, found: Option<Found<T>>) {
+pub fn put_found<T: Into<Value>>(out: &mut Imported, key: &str, found: Option<Found<T>>) {
     if let Some(found) = found {
         put(out, key, found.value, found.why);
     }
@@ -67,6 +69,11 @@ fn put_found<T: Into<Value>>(out: &mut Imported, key: &str, found: Option<Found<
 
 /// Writes the model's config; its words are the caller's.
 pub fn model(out: &mut Imported, settings: &Settings<'_>, sizes: Sizes) -> Result<(), ImportError> {
+    let balancing = settings.word("moe_router_load_balancing_type")?;
+    let evens = balancing.is_some_and(|found| found.value == "sinkhorn");
+    if !sizes.latent && (sizes.own || evens) {
+        return own::model(out, settings, sizes);
+    }
     let width = settings.count("moe_ffn_hidden_size")?.unwrap_or_else(|| sizes.ffn.clone());
     let shared = settings.count("moe_shared_expert_intermediate_size")?;
     let sigmoid = settings.choice("moe_router_score_function", &[("softmax", false), ("sigmoid", true)])?;
@@ -80,11 +87,7 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>, sizes: Sizes) -> Resul
         {
             Kind::Llama4
         }
-        (Some(_), false) => {
-            let what = "a shared expert beside routed ones under attention of heads, of another width or with norms on queries,";
-            let remedy = "remove --moe-shared-expert-intermediate-size to see the model without it";
-            return Err(settings.unsupported("moe_shared_expert_intermediate_size", what, remedy));
-        }
+        (Some(_), false) => return own::model(out, settings, sizes),
         (None, false) if sizes.qk_norm || dense.first > 0 || dense.every > 1 => Kind::Qwen3,
         (None, false) => Kind::Mixtral,
     };

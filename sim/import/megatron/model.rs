@@ -3,6 +3,7 @@
 use toml::Value;
 
 use super::mixture::{self, Sizes};
+use super::own;
 use crate::import::error::ImportError;
 use crate::import::imported::Imported;
 use crate::import::settings::Settings;
@@ -28,7 +29,7 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
     let vocabulary = vocabulary(settings)?;
     let experts = settings.count("num_experts")?.filter(|found| found.value > 1);
     let latent = settings.is_set("multi_latent_attention")?;
-    let make = make(out, settings)?;
+    let make = make(settings)?;
     let tied = settings.flag("untie_embeddings_and_output_weights")?;
     out.put_found(
         "megatron.make_vocab_size_divisible_by",
@@ -40,13 +41,30 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
         None => feed_forward(settings, &width)?,
     };
     let untied = tied.as_ref().is_some_and(|found| found.value);
-    if experts.is_some() || latent {
+    let apart = channels.as_ref().is_some_and(|found| found.value.checked_mul(heads.value) != Some(width.value));
+    if experts.is_some() || latent || make.own || apart {
         let qk_norm = settings.is_set("qk_layernorm")?;
-        let sizes = Sizes { layers, width, heads, groups, channels, ffn, experts, latent, qk_norm, untied };
-        mixture::model(out, settings, sizes)?;
+        let own = make.own || make.name != LLAMA && make.name != QWEN3;
+        let routed = experts.is_some() || latent;
+        let sizes = Sizes { layers, width, heads, groups, channels, ffn, experts, latent, qk_norm, untied, own };
+        if latent && make.own {
+            for (name, value, at) in &make.differ {
+                out.without(
+                    name,
+                    value,
+                    at,
+                    "latent attention is read with RMSNorm, a gate, rotation and no biases: little",
+                );
+            }
+        }
+        if routed {
+            mixture::model(out, settings, sizes)?;
+        } else {
+            own::model(out, settings, sizes)?;
+        }
         return words(out, vocabulary);
     }
-    out.put("model.name", make.0, make.1);
+    out.put("model.name", make.name, make.why);
     out.put("model.layers", layers.value, layers.why);
     out.put("model.hidden", width.value, width.why.clone());
     out.put("model.heads", heads.value, heads.why.clone());
@@ -54,12 +72,8 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
         Some(found) => out.put("model.kv_heads", found.value, found.why),
         None => out.put("model.kv_heads", heads.value, Why::code("no --group-query-attention: as many as heads")),
     }
-    if let Some(found) = channels.filter(|found| found.value.checked_mul(heads.value) != Some(width.value)) {
-        let changes = "heads are not as wide as the model's width divided by them: matmuls of attention";
-        out.without("kv_channels", &found.value.to_string(), &found.why.to_string(), changes);
-    }
     out.put("model.ffn", ffn.value, ffn.why);
-    if let (Some(found), true) = (positions, make.0 == GPT) {
+    if let (Some(found), true) = (positions, make.name == GPT) {
         out.put("model.positions", found.value, found.why);
     }
     if let Some(found) = tied {
@@ -101,8 +115,17 @@ fn words(out: &mut Imported, vocabulary: Option<Found<i64>>) -> Result<(), Impor
     Ok(())
 }
 
-/// The shipped dense model that is made as the arguments say.
-fn make(out: &mut Imported, settings: &Settings<'_>) -> Result<(&'static str, Why), ImportError> {
+/// The shipped dense model that comes nearest to what the arguments say.
+struct Make {
+    name: &'static str,
+    why: Why,
+    /// Whether it differs from them.
+    own: bool,
+    /// Where it does: the argument, its value, and where that is written.
+    differ: Vec<(&'static str, String, String)>,
+}
+
+fn make(settings: &Settings<'_>) -> Result<Make, ImportError> {
     let norms = [("LayerNorm", false), ("RMSNorm", true)];
     let rms = settings.choice("normalization", &norms)?.is_some_and(|found| found.value);
     let gated = settings.is_set("swiglu")?;
@@ -130,13 +153,17 @@ fn make(out: &mut Imported, settings: &Settings<'_>) -> Result<(&'static str, Wh
     let said = (rms, gated, rotary, bias);
     let names = ["normalization", "swiglu", "position_embedding_type", "add_bias_linear"];
     let differ = [is.0 != said.0, is.1 != said.1, is.2 != said.2, is.3 != said.3];
-    for (name, _) in names.iter().zip(differ).filter(|(_, differs)| *differs) {
-        let value = settings.value(name).map_or_else(|| "not set".to_owned(), |found| found.value.to_string());
-        let changes =
-            format!("the nearest make is {make}'s, which has it otherwise: pointwise kernels, and little memory");
-        out.without(name, &value, &settings.comment(name), changes);
-    }
-    Ok((make, Why::code("a shipped model of the same make: norm, activation, positions and biases")))
+    let differ: Vec<_> = names
+        .into_iter()
+        .zip(differ)
+        .filter(|(_, differs)| *differs)
+        .map(|(name, _)| {
+            let value = settings.value(name).map_or_else(|| "not set".to_owned(), |found| found.value.to_string());
+            (name, value, settings.comment(name))
+        })
+        .collect();
+    let why = Why::code("a shipped model of the same make: norm, activation, positions and biases");
+    Ok(Make { name: make, why, own: !differ.is_empty(), differ })
 }
 
 /// Words of the vocabulary, as the arguments or the tokenizer say.

@@ -3,6 +3,7 @@
 use crate::import::error::ImportError;
 use crate::import::settings::Settings;
 use crate::import::why::Why;
+use crate::model::huggingface::megatron::pattern as list;
 
 /// The longest pattern.
 const MOST: usize = 4096;
@@ -28,7 +29,7 @@ pub fn dense_first(settings: &Settings<'_>, layers: i64) -> Result<Dense, Import
         return Ok(Dense { first: 0, every, why: found.why });
     }
     let flags = match &found.value {
-        serde_json::Value::String(text) => list(text),
+        serde_json::Value::String(text) => list::list(text),
         serde_json::Value::Array(values) => values.iter().map(serde_json::Value::as_i64).collect(),
         _ => None,
     };
@@ -37,37 +38,8 @@ pub fn dense_first(settings: &Settings<'_>, layers: i64) -> Result<Dense, Import
         let expected = format!("a list of {layers} numbers, one for each layer");
         return Err(settings.wrong(key, &expected, "as many as --num-layers"));
     }
-    let first = flags.iter().take_while(|flag| **flag == 0).count();
-    let rest = flags.get(first..).unwrap_or_default();
-    // Layers with experts are every so many: all, every second …
-    let every = (1..=4usize).find(|every| rest.iter().enumerate().all(|(at, flag)| (*flag == 1) == (at % every == 0)));
-    match every {
-        Some(every) if first == 0 || every == 1 => {
-            Ok(Dense { first: first as i64, every: every as i64, why: found.why })
-        }
-        _ => Err(wrong()),
-    }
-}
-
-/// A sum of lists of numbers, each perhaps repeated: `([0]*3+[1]*11)`.
-fn list(text: &str) -> Option<Vec<i64>> {
-    let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
-    let inner = text.strip_prefix('(').and_then(|text| text.strip_suffix(')')).unwrap_or(&text);
-    let mut out = vec![];
-    for part in inner.split('+') {
-        let (numbers, times) = part.split_once(']')?;
-        let numbers: Option<Vec<i64>> =
-            numbers.strip_prefix('[')?.split(',').map(|number| number.parse().ok()).collect();
-        let times: usize = if times.is_empty() { 1 } else { times.strip_prefix('*')?.parse().ok()? };
-        let numbers = numbers?;
-        if out.len().saturating_add(numbers.len().saturating_mul(times)) > MOST {
-            return None;
-        }
-        for _ in 0..times {
-            out.extend(&numbers);
-        }
-    }
-    Some(out)
+    let (first, every) = list::dense_first(&flags).ok_or_else(wrong)?;
+    Ok(Dense { first: first as i64, every: every as i64, why: found.why })
 }
 
 /// Layers of each stage of a layout such as `Et*2|(tt|)*5t|tmL`: E the embedding, t a layer, m a module that predicts ahead, L the loss,
@@ -130,15 +102,6 @@ mod tests {
         let deep = "(".repeat(100);
         for wrong in ["E(t|", "Et)", "Ex|L", "t*", "t*99999999", "((((t*100)*100)*100)*100)*100", &deep] {
             assert_eq!(layout(wrong), None, "{wrong}");
-        }
-    }
-
-    #[test]
-    fn a_list_of_layers_is_written_out() {
-        assert_eq!(list("([0]*3+[1]*2)"), Some(vec![0, 0, 0, 1, 1]));
-        assert_eq!(list("[0, 1]*2"), Some(vec![0, 1, 0, 1]));
-        for wrong in ["", "[0", "[x]*2", "[0]*-1", "[1]*99999999"] {
-            assert_eq!(list(wrong), None, "{wrong}");
         }
     }
 }

@@ -12,6 +12,8 @@ pub enum Score {
     SoftmaxOfChosen,
     /// Sigmoid of each (DeepSeek-V3).
     Sigmoid,
+    /// Sigmoid of each, experts chosen so that loads are even (Megatron-Core's `sinkhorn`).
+    Sinkhorn,
 }
 
 /// The router: one linear, scores, a choice.

@@ -18,13 +18,18 @@ pub(super) fn routed(
     width: u64,
 ) -> Result<Experts, ModelError> {
     let (count, top_k) = (keys.size(count, EXPERTS)?, keys.size(top_k, EXPERTS)?);
+    chosen(keys, (count, top_k), width)
+}
+
+/// The same where both numbers are known.
+pub(super) fn chosen(keys: &Keys<'_>, (count, top_k): (u64, u64), width: u64) -> Result<Experts, ModelError> {
     if top_k > count {
         return Err(ModelError::Misfit {
             file: keys.file(),
             left: format!("{top_k} experts for each token"),
             right: format!("{count} experts"),
             rule: "the first must not exceed the second",
-            remedy: "check \"num_experts_per_tok\"",
+            remedy: "check how many experts a token is sent to",
         });
     }
     let router = Router {

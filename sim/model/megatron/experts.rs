@@ -74,6 +74,9 @@ pub enum Scores {
     All,
     /// Sigmoid of all logits, then the k largest, divided by their sum (`--moe-router-score-function sigmoid`).
     Sigmoid,
+    /// Experts are chosen by a matrix whose rows and columns are scaled in turn until loads are even, and weighed by the sigmoid
+    /// of the logit, or by softmax where a token has several (`--moe-router-load-balancing-type sinkhorn`).
+    Sinkhorn,
 }
 
 /// What else decides which experts are chosen, and with which weights.
@@ -156,8 +159,13 @@ pub enum RoutedOp {
     /// Each expert's bias times the weights of its rows, expert by expert (`TEGroupedMLP._apply_bias`). Inputs: rows,
     /// weights. Parameters: one bias for each.
     AddBiases,
-    /// The gated activation times the weights of rows, as one kernel (`weighted_bias_swiglu_impl`). Inputs: rows, weights.
-    Weigh,
+    /// The activation times the weights of rows. Inputs: rows, weights.
+    Weigh {
+        /// Whether the input's second half is multiplied with the activated first.
+        gated: bool,
+        /// Whether it is one kernel (`weighted_bias_swiglu_impl`), which only gated ones have.
+        fused: bool,
+    },
     /// A step that only one dispatcher has, by the name that its rules know it by (`runtime/eager/megatron/dispatch`).
     Own {
         /// The step.

@@ -50,6 +50,8 @@ pub struct Mixture {
     pub dispatcher: TokenDispatcher,
     /// The most rows that an expert takes; none: it takes whatever comes.
     pub capacity: Option<ExpertCapacity>,
+    /// `--moe-grouped-gemm`: the rank's experts are multiplied in one call; if not, one after the other (`SequentialMLP`).
+    pub grouped: bool,
     /// `--moe-permute-fusion`: rows are put in order by Transformer Engine's kernels.
     pub permute_fusion: bool,
     /// `--moe-router-dtype fp32`: logits and weights of experts are in fp32.

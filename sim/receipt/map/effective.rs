@@ -63,6 +63,13 @@ pub(super) fn effective(row: &Row, stated: &Value, [common, table]: [&Table; 2])
         }
     }
     let mut stated = stated.clone();
+    if let Some(([axis], degree)) = row.open().as_ref().map(|(open, degree)| (&open[..], *degree)) {
+        put(&mut value, "parallel", axis, json!(degree));
+        put(&mut stated, "parallel", axis, json!(degree));
+        let source = "not stated: what the other degrees leave of the chips".to_owned();
+        let (key, taken) = (format!("parallel.{axis}"), i64::try_from(degree).unwrap_or(i64::MAX));
+        assumed.push(Assumption { key, value: taken.into(), source });
+    }
     for rule in common.rules.iter().chain(&table.rules) {
         if rule.fill.is_empty() || !rule.holds(&value) {
             continue;

@@ -132,12 +132,15 @@ fn rank(key: &str) -> usize {
     ["description", "runtime", "topology.name", "model.name"].iter().position(|known| *known == key).unwrap_or(9)
 }
 
+/// A model's own keys, each a key of the scenario.
+const CONFIG: &str = "model.config";
+
 /// `"table.key"` of each value; an inline table stays one value unless the scenario has a table of that name.
 fn flatten(prefix: &str, keys: &Keys, put: &mut dyn FnMut(&str, &Key)) {
     for (name, value) in keys {
         let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
         match value {
-            Key::Table(inner) if prefix.is_empty() && !name.is_empty() && table(name).is_some() => {
+            Key::Table(inner) if key == CONFIG || prefix.is_empty() && !name.is_empty() && table(name).is_some() => {
                 flatten(&key, inner, put)
             }
             value => put(&key, value),

@@ -34,6 +34,11 @@ pub(super) fn named(model: &Fit, keys: &mut Gathered) {
 pub(super) fn sized(row: &Row, model: &Fit, keys: &mut Gathered) -> Result<(), Reason> {
     let stated = row.model.n_layers.and(row.model.hidden).and(row.model.n_heads).is_some();
     let name = row.model.name.as_deref().unwrap_or("");
+    // A model that rules put together key by key.
+    if keys.get("model.config.model_type").is_some() {
+        let _ = keys.take("model.name");
+        return Ok(());
+    }
     if keys.get("model.name").is_none() {
         let family = names::words(name).first().and_then(|word| FAMILIES.iter().find(|(family, _)| family == word));
         match (model, family) {

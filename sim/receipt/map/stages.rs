@@ -44,7 +44,8 @@ pub(super) fn uneven(row: &Row, value: &serde_json::Value, keys: &mut Gathered) 
         return Ok(());
     }
     let named = || keys.get("model.name").and_then(Key::as_str).and_then(|name| shipped::named(name).ok());
-    let Some(layers) = number(keys, "model.layers").or_else(|| named().map(|model| model.layers.count())) else {
+    let own = number(keys, "model.layers").or_else(|| number(keys, "model.config.num_layers"));
+    let Some(layers) = own.or_else(|| named().map(|model| model.layers.count())) else {
         return Ok(());
     };
     if let Some(each) = each.and_then(|each| each.checked_mul(ranks)).filter(|each| *each > 0) {

@@ -32,6 +32,7 @@ mod scores;
 pub(super) mod second_run;
 mod tools;
 pub mod vocabulary_parallel;
+mod weigh;
 
 pub use context::{Context, Heads, Ring};
 pub use dispatch::exchanges_rows;

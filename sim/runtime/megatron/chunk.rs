@@ -185,19 +185,21 @@ impl Chunk {
             buffers.extend(latent::tables(&self.job, (self.attentions(), d.r), angles));
         }
         if engine {
-            let grouped = if self.job.mixture.is_some() && has_blocks { GROUPED_STREAMS } else { 0 };
+            let grouped = self.job.mixture.is_some_and(|run| run.grouped) && has_blocks;
+            let grouped = if grouped { GROUPED_STREAMS } else { 0 };
             // One for each stream that parts of a matmul run on.
             let own = if self.job.overlap_tensor.is_some() { BUFFER_STREAMS as u64 } else { 1 };
             buffers.push((own * ENGINE_WORKSPACE, "te cublas workspace"));
             buffers.extend([(ENGINE_WORKSPACE, "te cublas workspace")].repeat(grouped));
         }
         if self.around.fused_accumulation {
+            let grouped = self.job.mixture.is_none_or(|run| run.grouped);
             let matrices = |graph: &Graph| {
                 let own = |param: &&Param| {
                     // Grouped linears take theirs anew each time, and the router's has none.
                     param.cols > 1
                         && !param.name.starts_with(experts::ROUTER)
-                        && !param.name.starts_with(experts::EXPERT)
+                        && !(grouped && param.name.starts_with(experts::EXPERT))
                 };
                 graph.params.iter().filter(own).map(|param| (param.rows, param.cols)).collect::<Vec<_>>()
             };

@@ -1,15 +1,16 @@
 //! A block's mixture of experts as operators (`core/transformer/moe/moe_layer.py`, `experts.py`, 0.16.1): a router, and
-//! Transformer Engine's grouped linears between a dispatcher's two ways.
+//! experts between a dispatcher's two ways: Transformer Engine's grouped linears, or one after the other ([`super::sequential`]).
 
 use super::builder::{Modules, RowLinear};
 use super::refused::{FP8, FP8_SIZES};
+use super::sequential::Sequential;
 use crate::model::drawn;
 use crate::model::experts::{Experts, Router, Score};
 use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
 use crate::model::megatron::experts::{Capacity, Choice, Scores};
-use crate::model::megatron::{MegatronOp, Reads, Routed, RoutedOp};
+use crate::model::megatron::{Bias, MegatronOp, Reads, Routed, RoutedOp};
 use crate::model::{Activation, Gating};
-use crate::plan::megatron::{ExpertCapacity, Implementation, Mixture, Split, TokenDispatcher};
+use crate::plan::megatron::{ExpertCapacity, Mixture, Split, TokenDispatcher};
 use crate::program::DType;
 use crate::runtime::Refusal;
 use crate::runtime::eager::{ExpertParallel, Routing, Stage};
@@ -45,17 +46,16 @@ pub(super) struct Params {
 /// Rows of an expert that fp8 multiplies come in multiples of so many (`Fp8Padding`: 16 but under MXFP8).
 const FP8_ROWS: u64 = 16;
 
+/// The key of whether a rank's experts are multiplied in one call.
+const GROUPED: &str = "megatron.moe_grouped_gemm";
+
 /// What of a job's mixture has no rules here, if anything.
 pub(super) fn refuses(job: &Split) -> Option<Refusal> {
     let experts = job.model.experts()?;
     let (router, mesh) = (experts.router, job.mesh);
-    let gated = experts.gating == Gating::Gated(Activation::Silu);
+    let silu = experts.gating == Gating::Gated(Activation::Silu);
+    let grouped = job.mixture.is_none_or(|run| run.grouped);
     let cases = [
-        (
-            job.block.implementation != Implementation::TransformerEngine,
-            Refusal::new("experts-without-transformer-engine", "experts without Transformer Engine")
-                .on("megatron.implementation"),
-        ),
         (
             job.matmuls.fp8().is_some() && experts.bias,
             Refusal::new("experts-fp8-biases", "experts with biases in fp8").on(FP8).instead(FP8_SIZES),
@@ -73,8 +73,42 @@ pub(super) fn refuses(job: &Split) -> Option<Refusal> {
                 .instead(FP8_SIZES),
         ),
         (
-            !gated || !job.block.fused_activation,
-            Refusal::new("experts-activation", "experts whose activation is not a gated SiLU in one kernel"),
+            job.block.fused_activation && !silu,
+            Refusal::new("experts-activation", "experts whose activation is one kernel and not a gated SiLU")
+                .on("megatron.bias_activation_fusion")
+                .instead("write megatron.bias_activation_fusion = false (--no-bias-gelu-fusion)"),
+        ),
+        (
+            !grouped && experts.bias,
+            Refusal::new("sequential-experts-biases", "experts with biases, one after the other").on(GROUPED),
+        ),
+        (
+            !grouped && job.matmuls.fp8().is_some(),
+            Refusal::new("sequential-experts-fp8", "experts in fp8, one after the other").on(GROUPED),
+        ),
+        (
+            !grouped && job.block.recompute_modules.activation,
+            Refusal::new(
+                "sequential-experts-activation",
+                "activations of experts that are recomputed, of experts one after the other, which Megatron refuses",
+            )
+            .on(GROUPED),
+        ),
+        (
+            !grouped && job.combines(),
+            Refusal::new(
+                "sequential-experts-overlap",
+                "experts one after the other beside exchanges of another micro-batch",
+            )
+            .on(GROUPED),
+        ),
+        (
+            router.score == Score::Sinkhorn
+                && job.mixture.is_some_and(|run| run.auxiliary_loss || run.router_fusion || run.capacity.is_some()),
+            Refusal::new(
+                "sinkhorn-with-more",
+                "a router that evens loads out by scaling, with a balancing loss, in one kernel or with a capacity",
+            ),
         ),
         (
             experts.bias && job.mesh.etp > 1,
@@ -175,25 +209,49 @@ fn routed(job: &Split, experts: &Experts, tokens: u64) -> Routed {
     }
 }
 
+/// Rows of each of the rank's experts, of which the rank that is sent the most is meant.
+fn own_rows(experts: &Experts, routed: &Routed) -> Vec<u64> {
+    let counts = experts.load.tokens_per_expert(experts.count, experts.top_k, routed.tokens);
+    let of_busiest = counts.chunks(routed.local.max(1) as usize).max_by_key(|own| own.iter().sum::<u64>());
+    let all = routed.multiplied;
+    let each: Vec<u64> = of_busiest.unwrap_or(&[]).iter().map(|count| count * routed.ranks * routed.tensor).collect();
+    if each.iter().sum::<u64>() == all {
+        return each;
+    }
+    // Drawn at random or cut to a capacity: as many for each.
+    let local = routed.local.max(1);
+    (0..local).map(|at| all / local + u64::from(at < all % local)).collect()
+}
+
 /// Registers the parameters of a mixture.
 pub(super) fn params(m: &mut Modules, experts: &Experts) -> Params {
     let (d, tensor) = (m.dims.d, u64::from(m.job.mesh.etp));
     let (local, width) = (experts.count / u64::from(m.job.mesh.ep), experts.width / tensor);
+    let ups = experts.gating.ups();
     let norm = m.norm_params("pre_mlp_layernorm.weight", "pre_mlp_layernorm.bias");
     let mut router = vec![m.g.param("mlp.router.weight", experts.count, d)];
     if experts.router.bias {
         router.push(m.g.param("mlp.router.bias", experts.count, 1));
     }
-    let mut each = |name, rows, cols| (0..local).map(|_| m.g.expert(name, rows, cols)).collect::<Vec<_>>();
-    let mut fc1 = each("mlp.experts.linear_fc1.weight", 2 * width, d);
-    if experts.bias {
-        fc1.extend(each("mlp.experts.linear_fc1.bias", 2 * width, 1));
+    let grouped = m.job.mixture.is_none_or(|run| run.grouped);
+    let mut expert = |name, rows, cols| m.g.expert(name, rows, cols);
+    let (mut fc1, mut fc2) = (vec![], vec![]);
+    for _ in 0..if grouped { 0 } else { local } {
+        fc1.push(expert("mlp.experts.local_experts.linear_fc1.weight", ups * width, d));
+        fc2.push(expert("mlp.experts.local_experts.linear_fc2.weight", d, width));
     }
-    let fc2 = each("mlp.experts.linear_fc2.weight", d, width);
+    let mut each = |name, rows, cols| (0..local).map(|_| expert(name, rows, cols)).collect::<Vec<_>>();
+    if grouped {
+        fc1 = each("mlp.experts.linear_fc1.weight", ups * width, d);
+        if experts.bias {
+            fc1.extend(each("mlp.experts.linear_fc1.bias", ups * width, 1));
+        }
+        fc2 = each("mlp.experts.linear_fc2.weight", d, width);
+    }
     let biases = if experts.bias { each("mlp.experts.linear_fc2.bias", d, 1) } else { vec![] };
     let (tp, wide) = (u64::from(m.job.mesh.tp), experts.shared);
     let shared = (wide > 0).then(|| {
-        let up = m.g.param("mlp.shared_experts.linear_fc1.weight", 2 * wide / tp, d);
+        let up = m.g.param("mlp.shared_experts.linear_fc1.weight", ups * wide / tp, d);
         [up, m.g.param("mlp.shared_experts.linear_fc2.weight", d, wide / tp)]
     });
     Params { norm, router, fc1, fc2, biases, shared }
@@ -209,11 +267,12 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, (experts, params): (&Experts,
     let xn = m.norm("pre_mlp_layernorm", x, &params.norm);
     let first = m.g.ops();
     let overlaps = m.job.runs_shared_beside();
-    let shared = params.shared.filter(|_| !overlaps).map(|params| shared(m, xn, (params, experts.shared)));
+    let shared = params.shared.filter(|_| !overlaps).map(|params| shared(m, xn, (params, experts)));
     if again.shared && shared.is_some() {
         m.g.recompute_from(first);
     }
     let scores = match (experts.router.score, experts.router.normalises) {
+        (Score::Sinkhorn, _) => Scores::Sinkhorn,
         (Score::Sigmoid, _) => Scores::Sigmoid,
         (Score::Softmax, false) => Scores::All,
         // Softmax of the chosen is softmax of all, divided by the sum of the chosen.
@@ -228,7 +287,15 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, (experts, params): (&Experts,
     m.g.resize(map, routed.tokens * routed.experts);
     let routing = Routing { routed, fused: run.permute_fusion, tokens: xn, weights, map, weighs };
     let fp8 = m.job.matmuls.fp8();
+    let (ups, gated) = (experts.gating.ups(), matches!(experts.gating, Gating::Gated(_)));
+    let weigh = RoutedOp::Weigh { gated, fused: m.job.block.fused_activation };
+    let own = own_rows(experts, &routed);
+    let (engine, widths) = (m.engine(), [d, ups * width, width]);
     let mut each = |g: &mut GraphBuilder, given: [ValueId; 2]| {
+        if !run.grouped {
+            let params = [&params.fc1[..], &params.fc2[..]];
+            return Sequential { engine, rows: &own, widths, params, weigh }.write(g, given);
+        }
         let op = |g: &mut GraphBuilder, kind, inputs: &[ValueId], params: &[usize], (name, shape, columns)| {
             let value = g.op(EXPERTS, OpKind::Megatron(MegatronOp::Routed(kind)), inputs, params, (name, shape));
             g.resize(value, routed.multiplied * columns);
@@ -249,8 +316,8 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, (experts, params): (&Experts,
             [rows, fill(g, given[1], 1, weighs, ("filled_C", C))]
         });
         let [rows, weights] = filled.unwrap_or(given);
-        let up = op(g, grouped(d, 2 * width, false), &[rows], &params.fc1, ("up_CX", CX, 2 * width));
-        let active = op(g, RoutedOp::Weigh, &[up, weights], &[], ("act_CX", CX, width));
+        let up = op(g, grouped(d, ups * width, false), &[rows], &params.fc1, ("up_CX", CX, ups * width));
+        let active = op(g, weigh, &[up, weights], &[], ("act_CX", CX, width));
         let weigh = g.ops() - 1;
         let mut out = op(g, grouped(width, d, again.activation), &[active], &params.fc2, ("out_CD", CD, d));
         if again.activation {
@@ -272,7 +339,7 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, (experts, params): (&Experts,
         g.drop_values(&[out]);
         sum
     };
-    let mut stage = params.shared.map(|params| beside(m, (params, experts.shared)));
+    let mut stage = params.shared.map(|params| beside(m, (params, experts)));
     let stage = stage.as_mut().filter(|_| overlaps).map(|stage| stage as &mut _);
     let routed = (run.dispatcher.row().write)(&mut m.g, &routing, &mut each, stage);
     let mut out = routed;
@@ -290,16 +357,21 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, (experts, params): (&Experts,
 }
 
 /// The experts that every token passes (`shared_experts.py`), ahead of the router.
-fn shared(m: &mut Modules, xn: ValueId, ([up, down], wide): ([usize; 2], u64)) -> ValueId {
-    let (d, width, tokens) = (m.dims.d, wide / u64::from(m.job.mesh.tp), m.dims.tokens());
+fn shared(m: &mut Modules, xn: ValueId, ([up, down], experts): ([usize; 2], &Experts)) -> ValueId {
+    let (d, width, tokens) = (m.dims.d, experts.shared / u64::from(m.job.mesh.tp), m.dims.tokens());
+    let (ups, activate) = (experts.gating.ups(), activate(m.job, experts));
     // Its input is the router's, too, which keeps it.
     let again = m.job.block.recompute_modules;
     let fp8 = m.job.matmuls.fp8().map(|fp8| fp8.keeping(!again.shared || again.norms));
-    let kind = MegatronOp::ColumnLinear { inputs: d, outputs: 2 * width, reads: m.reads(), fp8 };
+    let (inputs, outputs, reads) = (d, ups * width, m.reads());
+    let kind = if m.engine() {
+        MegatronOp::ColumnLinear { inputs, outputs, reads, fp8 }
+    } else {
+        MegatronOp::Linear { inputs, outputs, reads, bias: Bias::Apart }
+    };
     let both = m.megatron(SHARED, kind, &[xn], &[up], ("up_SBF", SBF));
-    m.g.resize(both, tokens * 2 * width);
-    let kind = MegatronOp::Activate { activation: Activation::Silu, gated: true, fused: true };
-    let active = m.megatron(SHARED, kind, &[both], &[], ("act_SBF", SBF));
+    m.g.resize(both, tokens * outputs);
+    let active = m.megatron(SHARED, activate, &[both], &[], ("act_SBF", SBF));
     m.g.resize(active, tokens * width);
     m.g.drop_values(&[both]);
     m.row_linear(active, RowLinear { module: SHARED, inputs: width, params: &[down], held: &[active], kept: false })
@@ -308,9 +380,10 @@ fn shared(m: &mut Modules, xn: ValueId, ([up, down], wide): ([usize; 2], u64)) -
 /// The same beside a dispatcher, stage by stage: linears exchange nothing, gather and scatter are operators of their own.
 fn beside(
     m: &Modules,
-    ([up, down], wide): ([usize; 2], u64),
+    ([up, down], experts): ([usize; 2], &Experts),
 ) -> impl FnMut(&mut GraphBuilder, Stage, ValueId) -> ValueId + use<> {
-    let (d, width, tokens) = (m.dims.d, wide / u64::from(m.job.mesh.tp), m.dims.tokens());
+    let (d, width, tokens) = (m.dims.d, experts.shared / u64::from(m.job.mesh.tp), m.dims.tokens());
+    let (ups, activate) = (experts.gating.ups(), activate(m.job, experts));
     let fp8 = m.job.matmuls.fp8();
     let linear = |inputs, outputs, fp8| MegatronOp::ColumnLinear { inputs, outputs, reads: Reads::Own, fp8 };
     let op = move |g: &mut GraphBuilder, kind, from, params: &[usize], (name, shape): (&'static str, _), columns| {
@@ -330,10 +403,9 @@ fn beside(
         }
         Stage::First => g.on_side_stream(|g| {
             // Its input is kept as it is.
-            let both =
-                op(g, linear(d, 2 * width, fp8.map(|fp8| fp8.keeping(true))), from, &[up], ("up_SBF", SBF), 2 * width);
-            let kind = MegatronOp::Activate { activation: Activation::Silu, gated: true, fused: true };
-            op(g, kind, both, &[], ("act_SBF", SBF), width)
+            let kind = linear(d, ups * width, fp8.map(|fp8| fp8.keeping(true)));
+            let both = op(g, kind, from, &[up], ("up_SBF", SBF), ups * width);
+            op(g, activate, both, &[], ("act_SBF", SBF), width)
         }),
         Stage::Second => g.on_side_stream(|g| {
             let partial = op(g, linear(width, d, fp8), from, &[down], ("out_SBD", SBD), d);
@@ -343,6 +415,12 @@ fn beside(
             sum
         }),
     }
+}
+
+/// The activation of shared experts.
+fn activate(job: &Split, experts: &Experts) -> MegatronOp {
+    let gated = matches!(experts.gating, Gating::Gated(_));
+    MegatronOp::Activate { activation: experts.gating.activation(), gated, fused: job.block.fused_activation }
 }
 
 /// Bytes that rows take in the buffer that all gathers share.

@@ -117,7 +117,7 @@ pub(super) fn mixture(
             None => Ok(None),
         };
     }
-    grouped(reader, table)?;
+    let grouped = grouped(reader, table);
     let dispatcher = dispatcher(reader, table)?;
     let capacity = capacity(reader, table)?;
     match dispatcher {
@@ -138,6 +138,7 @@ pub(super) fn mixture(
     Ok(Some(Mixture {
         dispatcher,
         capacity,
+        grouped,
         permute_fusion: reader.flag("megatron.moe_permute_fusion", flag(&table.moe_permute_fusion), false),
         fp32_router: reader.flag("megatron.moe_router_fp32", flag(&table.moe_router_fp32), false),
         router_fusion: reader.flag("megatron.moe_router_fusion", flag(&table.moe_router_fusion), false),
@@ -194,19 +195,13 @@ fn drawn(
     Ok(true)
 }
 
-/// `SequentialMLP`, which Megatron-Core takes where nothing is said, is not simulated: one expert after the other.
-fn grouped(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<(), ScenarioError> {
-    const KEY: &str = "megatron.moe_grouped_gemm";
+/// Whether the experts of a rank are multiplied in one call, or one after the other (`SequentialMLP`).
+fn grouped(reader: &mut Reader<'_>, table: &written::Megatron) -> bool {
     match &table.moe_grouped_gemm {
-        Some(at) if !*at.get_ref() => {
-            let problem = "experts one after the other (SequentialMLP) are not simulated";
-            Err(reader.plan(at, problem, format!("write {KEY} = true (--moe-grouped-gemm)")))
-        }
-        Some(_) => Ok(()),
+        Some(at) => *at.get_ref(),
         None => {
-            let why = "Megatron-Core's own default, false, is not simulated; recipes write true";
-            reader.assume_for(KEY, (), true, why);
-            Ok(())
+            let why = "Megatron-Core's own default is false; recipes write true";
+            reader.assume_for("megatron.moe_grouped_gemm", true, true, why)
         }
     }
 }

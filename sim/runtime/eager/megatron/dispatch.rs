@@ -54,7 +54,7 @@ pub fn exchanges_rows(kind: RoutedOp) -> bool {
         | RoutedOp::Grouped { .. }
         | RoutedOp::Fill
         | RoutedOp::AddBiases
-        | RoutedOp::Weigh
+        | RoutedOp::Weigh { .. }
         | RoutedOp::Unpermute { .. }
         | RoutedOp::AddShared => false,
     }

@@ -4,6 +4,7 @@
 
 mod fused;
 mod numbers;
+mod sinkhorn;
 
 pub(super) use numbers::{INDEX, Largest, NUMBER, Sizes};
 
@@ -39,13 +40,9 @@ impl Eager {
         if sizes.fused {
             return self.route_at_once(op, sizes, frame, results, saved, logits);
         }
-        let (weights, kept) = self.weights(sizes);
+        let evens = sizes.scores == Scores::Sinkhorn;
+        let ([mut probs, mut map], kept) = if evens { self.evened(sizes) } else { self.best_weights(sizes) };
         saved.extend(kept);
-        let zeros = self.few("aten.zeros_like", sizes.all, 0);
-        let mut probs = self.few("aten.scatter", sizes.all, sizes.all + sizes.chosen + sizes.some * INDEX);
-        self.release(zeros);
-        let mut map = self.chosen_map(sizes);
-        self.release(weights);
         if let Some(capacity) = sizes.routed.capacity {
             [probs, map] = self.dropped(sizes, capacity, [probs, map]);
             saved.push(self.retain(map));
@@ -63,6 +60,17 @@ impl Eager {
         frame.slots[op.outputs[0]] = Some(probs);
         frame.slots[op.outputs[1]] = Some(map);
         self.keep(frame, results, &saved);
+    }
+
+    /// Weights of all experts, zero where they are not among the k largest; the map of the chosen; and what backward needs.
+    fn best_weights(&mut self, sizes: Sizes) -> ([Storage; 2], Vec<Storage>) {
+        let (weights, kept) = self.weights(sizes);
+        let zeros = self.few("aten.zeros_like", sizes.all, 0);
+        let probs = self.few("aten.scatter", sizes.all, sizes.all + sizes.chosen + sizes.some * INDEX);
+        self.release(zeros);
+        let map = self.chosen_map(sizes);
+        self.release(weights);
+        ([probs, map], kept)
     }
 
     /// The loss that balances experts (`switch_load_balancing_loss_func`): softmax of all logits, times how many copies
@@ -122,6 +130,8 @@ impl Eager {
         let saved = frame.saved[start..end].to_vec();
         let of_logits = if sizes.fused {
             self.route_at_once_backward(sizes, &saved[1..], gradient)
+        } else if sizes.scores == Scores::Sinkhorn {
+            self.evened_gradient(sizes, [saved[1], saved[2]], gradient)
         } else {
             self.logits_gradient(sizes, &saved, gradient)
         };

@@ -65,6 +65,7 @@ impl Eager {
                 (values, [vec![indices, soft], masks].concat())
             }
             Scores::Sigmoid => self.sigmoid_weights(sizes),
+            Scores::Sinkhorn => unreachable!("weights of all experts are made at once"),
         };
         if sizes.choice.scales {
             let scaled = self.few("aten.mul", sizes.chosen, sizes.chosen);
