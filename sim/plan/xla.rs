@@ -2,6 +2,7 @@
 
 mod compile;
 pub mod flags;
+mod gpu;
 mod mesh;
 mod pipeline;
 mod policy;
@@ -9,6 +10,7 @@ mod windows;
 
 pub use compile::{Run, compiled_in};
 pub use flags::Flags;
+pub use gpu::{Backend, GpuFlags};
 pub use mesh::Mesh;
 pub use pipeline::Pipeline;
 pub use policy::{Keep, Policy, TENSORS};
@@ -40,6 +42,12 @@ pub enum Attention {
     },
     /// Matmuls around a softmax (`attention: dot_product`).
     DotProduct,
+    /// cuDNN's fused attention, on GPUs.
+    Cudnn {
+        /// Whether a policy that keeps the result keeps the sums of the softmax, too, and nothing runs again: Transformer Engine names
+        /// both `context` (`cudnn_flash_te`), JAX's own call names neither (`cudnn_flash_jax`).
+        named: bool,
+    },
 }
 
 /// How the loss finds the logit of the right word.
@@ -108,6 +116,8 @@ pub struct XlaPlan {
     pub send_tokens: bool,
     /// Whether gradients are clipped to a norm.
     pub clip: bool,
+    /// Whose compiler.
+    pub backend: Backend,
     /// What the compiler may give out of a chip's memory.
     pub hbm: Bytes,
     /// The run that the step is part of.
@@ -145,19 +155,32 @@ impl XlaPlan {
         self.model.experts().is_some() && self.capacity_factor.is_none()
     }
 
+    /// The flags of XLA:GPU, where the step is compiled for GPUs.
+    pub fn gpu(&self) -> Option<GpuFlags> {
+        match self.backend {
+            Backend::Tpu => None,
+            Backend::Gpu(flags) => Some(flags),
+        }
+    }
+
     /// Numbers of a token that a chip holds between the halves of a block.
     pub fn stream(&self) -> u64 {
         if self.activation_embed { self.model.width / u64::from(self.mesh.tensor) } else { self.model.width }
     }
 
     /// Whether matmuls with weights are loops over windows, of which no more than [`UNROLLED`] are written out: around a pipeline's
-    /// stages, or in them (`staged`). What goes into a loop lies in memory; what goes into a single matmul is made as it is
-    /// read: norms' results, and the gradient of logits.
-    pub(crate) fn in_loops(&self, staged: bool) -> bool {
+    /// stages, or in them (`staged`).
+    fn in_loops(&self, staged: bool) -> bool {
         let shards = self.mesh.shards();
         let windowed = [self.flags.gather_forward, self.flags.scatter].contains(&Overlap::Windowed);
         let apart = staged || self.pipeline.is_none();
         windowed && apart && shards > UNROLLED && self.windows.pay(self.own_tokens(), shards)
+    }
+
+    /// Whether what a matmul reads and writes lies in memory. On TPUs that is so around loops over windows; what goes into a single
+    /// matmul is made as it is read: norms' results, and the gradient of logits. On GPUs a matmul is a call of cuBLAS.
+    pub(crate) fn in_memory(&self, staged: bool) -> bool {
+        self.gpu().is_some() || self.in_loops(staged)
     }
 
     /// Whether something of the loss is left for when the loop back is over: the loss itself, or the head's gradient, both of which
@@ -169,7 +192,7 @@ impl XlaPlan {
         let one_hot = self.targets == Targets::OneHot && self.mesh.tensor == 1;
         let blocks = if one_hot { FEW_ONE_HOT } else { FEW_BLOCKS };
         let few = !self.scan || (self.model.layers.count() <= blocks && words <= FEW_WORDS);
-        self.pipeline.is_none() && !self.in_loops(false) && self.vocab_tiling < 2 && !few
+        self.pipeline.is_none() && !self.in_memory(false) && self.vocab_tiling < 2 && !few
     }
 
     /// Tokens of one step of the whole job: chips of the tensor axis share theirs.

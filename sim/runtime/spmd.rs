@@ -1,4 +1,4 @@
-//! ZeRO-3-shaped sharding on TPU XLA: a mesh with named axes and a spec for every tensor, given to the compiler.
+//! ZeRO-3-shaped sharding on XLA, for TPUs and for GPUs: a mesh with named axes and a spec for every tensor, given to the compiler.
 //!
 //! ```text
 //! XlaPlan ─► Block: forward operators ─► Remat: what is kept, what runs again ─► Tape: the compiled step ─► Program
@@ -14,14 +14,17 @@
 
 mod block;
 mod emit;
+mod gpu;
 mod remat;
 mod room;
 mod simulated;
 mod step;
 mod tape;
 
+pub use crate::plan::xla::flags::Overlap;
 pub use crate::plan::xla::{
-    Attention, Flags, Keep, Mesh, Pipeline, Policy, Quantization, Run, TENSORS, Targets, Windows, XlaPlan, compiled_in,
+    Attention, Backend, Flags, GpuFlags, Keep, Mesh, Pipeline, Policy, Quantization, Run, TENSORS, Targets, Windows,
+    XlaPlan, compiled_in,
 };
 pub use block::{Block, Kind, Named, Op, ROUTER, Tensor, Weight};
 
@@ -75,16 +78,17 @@ impl Framework for XlaPlan {
                 Refusal::new("xla-squared-relu", "a feed-forward with a squared ReLU on XLA"),
             ),
         ];
-        Refusal::first(cases)
+        Refusal::first(cases).or_else(|| gpu::refuses(self))
     }
 
     fn modules(&self) -> Modules {
         let attention = match self.attention {
             Attention::Splash { .. } => "splash attention kernels",
             Attention::DotProduct => "attention in matmuls around a softmax",
+            Attention::Cudnn { .. } => "cuDNN's attention kernels",
         };
         let room = self.program(&Budget::unlimited()).1;
-        let mut doubts: Vec<&str> = room.doubts().collect();
+        let mut doubts: Vec<&str> = room.doubts().chain(self.gpu().and_then(gpu::doubt)).collect();
         if self.late_loss() && !room.logits {
             doubts.push("logits are taken to be kept until blocks' backward is over, as in compiled steps with so many blocks or words");
         }

@@ -25,6 +25,8 @@ pub struct Entry {
     pub(super) recompute: Rerun,
     /// Whose chips it runs on.
     pub(super) vendor: Vendor,
+    /// Whose chips it runs on besides.
+    pub(super) also_on: &'static [Vendor],
     /// Decides what the framework leaves to the file.
     pub(super) decide: fn(&mut Reader<'_>, Base<'_>) -> Result<Decided, ScenarioError>,
 }
@@ -85,9 +87,14 @@ impl Runtime {
         self.0.recompute
     }
 
-    /// Whose chips it runs on.
+    /// Whose chips it runs on first, and is planned for.
     pub fn vendor(self) -> Vendor {
         self.0.vendor
+    }
+
+    /// Whether it runs on chips of a vendor.
+    pub fn runs_on(self, vendor: Vendor) -> bool {
+        self.0.vendor == vendor || self.0.also_on.contains(&vendor)
     }
 
     /// Reads the rest of a file.

@@ -27,6 +27,7 @@ pub(super) const INTERNEVO: Runtime = Runtime(&Entry {
     splits_model: true,
     recompute: Rerun { key: "internevo.checkpoint", values: &["false", "true"], beside: &[] },
     vendor: Vendor::Nvidia,
+    also_on: &[],
     decide,
 });
 

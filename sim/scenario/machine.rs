@@ -52,7 +52,7 @@ pub(super) fn topology(
         problem: Box::new(problem),
         place: reader.place(&written.name),
     })?;
-    if topology.chip.vendor != runtime.vendor() {
+    if !runtime.runs_on(topology.chip.vendor) {
         let (problem, remedy) = match runtime.vendor() {
             Vendor::Nvidia => (
                 format!("{} is not a CUDA machine, and {} runs on CUDA GPUs", topology.name, runtime.name()),

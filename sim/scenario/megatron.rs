@@ -50,6 +50,7 @@ pub(super) const MEGATRON: Runtime = Runtime(&Entry {
         beside: &["megatron.recompute_modules"],
     },
     vendor: Vendor::Nvidia,
+    also_on: &[],
     decide,
 });
 
@@ -62,6 +63,7 @@ pub(super) const DEEPSPEED: Runtime = Runtime(&Entry {
     splits_model: true,
     recompute: Rerun { key: "megatron.recompute", values: &["none", "uniform=1"], beside: &[] },
     vendor: Vendor::Nvidia,
+    also_on: &[],
     decide,
 });
 

@@ -27,6 +27,7 @@ pub(super) const NANOTRON: Runtime = Runtime(&Entry {
     splits_model: true,
     recompute: Rerun { key: "nanotron.recompute_layer", values: &["false", "true"], beside: &[] },
     vendor: Vendor::Nvidia,
+    also_on: &[],
     decide,
 });
 

@@ -35,6 +35,7 @@ pub(super) const FSDP2: Runtime = Runtime(&Entry {
     splits_model: false,
     recompute: POLICIES,
     vendor: Vendor::Nvidia,
+    also_on: &[],
     decide,
 });
 
@@ -47,6 +48,7 @@ pub(super) const FSDP1: Runtime = Runtime(&Entry {
     splits_model: false,
     recompute: POLICIES,
     vendor: Vendor::Nvidia,
+    also_on: &[],
     decide,
 });
 
@@ -59,6 +61,7 @@ pub(super) const SINGLE_DEVICE: Runtime = Runtime(&Entry {
     splits_model: false,
     recompute: POLICIES,
     vendor: Vendor::Nvidia,
+    also_on: &[],
     decide,
 });
 

@@ -6,7 +6,7 @@ use toml::{Spanned, Value};
 use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
 use super::reader::{MOST_RANKS, MOST_SMALL, Reader};
-use super::written::{Eight, ExpertExchange, Moment};
+use super::written::{Eight, ExpertExchange, Moment, XlaAttention};
 use super::{foreign, machine, names, written};
 use crate::cost::{Backend, Blocks, Regime, Software};
 use crate::hardware::{LevelKind, OnTorus, Topology, Vendor};
@@ -14,16 +14,17 @@ use crate::model::ModelConfig;
 use crate::near::did_you_mean;
 use crate::runtime;
 use crate::runtime::spmd::{
-    Attention, Flags, Keep, Mesh, Policy, Quantization, Run, TENSORS, Targets, Windows, XlaPlan,
+    Attention, Backend as Plan, Flags, Keep, Mesh, Policy, Quantization, Run, TENSORS, Targets, Windows, XlaPlan,
 };
 use crate::units::Finite;
 
 /// The longest run.
 const MOST_STEPS: i64 = 1 << 40;
 
+mod gpu;
 mod pipeline;
 
-/// XLA SPMD on TPU.
+/// XLA SPMD, on TPUs and on GPUs.
 pub(super) const XLA: Runtime = Runtime(&Entry {
     written: names::XLA,
     also: &["jax", "maxtext", "tpu", "spmd"],
@@ -38,6 +39,7 @@ pub(super) const XLA: Runtime = Runtime(&Entry {
             "minimal",
             "minimal_offloaded",
             "save_dot_except_mlp",
+            "save_dot_with_context_except_mlp",
             "save_qkv_proj",
             "qkv_proj_offloaded",
             "full",
@@ -55,14 +57,17 @@ pub(super) const XLA: Runtime = Runtime(&Entry {
         ],
     },
     vendor: Vendor::Google,
+    also_on: &[Vendor::Nvidia],
     decide,
 });
 
 fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
-    let Base { scenario, runtime, topology, model, seq, micro, accumulation, .. } = base;
-    foreign::check(reader, runtime)?;
+    foreign::check(reader, base.runtime)?;
     let none = written::Xla::default();
-    let table = scenario.xla.as_ref().map_or(&none, Spanned::get_ref);
+    let table = base.scenario.xla.as_ref().map_or(&none, Spanned::get_ref);
+    gpu::check(reader, &base, table)?;
+    let Base { scenario, topology, profile, model, seq, micro, accumulation, .. } = base;
+    let on_gpus = gpu::is_gpu(topology);
     if let Some(at) = scenario.batch.accumulation.as_ref().filter(|_| accumulation > 1) {
         let problem = "gradient accumulation is not simulated on XLA";
         return Err(reader.plan(at, problem, "write batch.accumulation = 1, and a larger batch.micro"));
@@ -71,31 +76,25 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
     divides(reader, &scenario.mesh, (&model, mesh))?;
     let remat = policy(reader, table)?;
     let pipeline = pipeline::pipeline(reader, (table, &scenario.mesh), (&model, mesh), (micro, remat))?;
-    let attention = match table.attention {
-        Some(written::XlaAttention::DotProduct) => Attention::DotProduct,
-        written => {
-            if written.is_none() {
-                reader.assume("xla.attention", (), "flash");
-            }
-            let fused_backward = reader.flag("xla.sa_use_fused_bwd_kernel", table.sa_use_fused_bwd_kernel, false);
-            Attention::Splash { fused_backward }
-        }
-    };
+    let attention = if on_gpus { gpu::attention(reader, table)? } else { attention(reader, table)? };
     let vocab_tiling = reader.count_or("xla.num_vocab_tiling", table.num_vocab_tiling.as_ref(), 1, MOST_SMALL, 1)?;
     if let (Some(at), false) = (&table.num_vocab_tiling, (micro * seq).is_multiple_of(vocab_tiling)) {
         let problem = format!("num_vocab_tiling = {vocab_tiling} does not divide the {} tokens of a chip", micro * seq);
         return Err(reader.plan(at, problem, "write a divisor of them"));
     }
     let syncs = table.host_syncs_per_step.as_ref();
+    let scan = reader.flag("xla.scan_layers", table.scan_layers.as_ref().map(|at| *at.get_ref()), true);
+    let (flags, backend) = if on_gpus { gpu::flags(reader, table)? } else { (flags(reader, table)?, Plan::Tpu) };
     let job = XlaPlan {
         batch: micro,
         seq,
         mesh,
         pipeline,
         remat,
-        scan: reader.flag("xla.scan_layers", table.scan_layers.as_ref().map(|at| *at.get_ref()), true),
+        scan,
         attention,
-        flags: flags(reader, table)?,
+        flags,
+        backend,
         windows: windows(topology, mesh),
         targets: table.targets.unwrap_or_else(|| reader.assume("xla.targets", Targets::OneHot, "one_hot")),
         vocab_tiling,
@@ -112,19 +111,50 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
             == Moment::Bfloat16,
         run: run(reader, table)?,
         host_syncs: reader.count_or("xla.host_syncs_per_step", syncs, 0, MOST_SMALL, 0)? as u32,
-        hbm: topology.chip.memory,
+        hbm: if on_gpus { gpu::pool(reader, table, topology)? } else { topology.chip.memory },
         model,
     };
-    let size = reader.count_or("xla.sa_block_size", table.sa_block_size.as_ref(), 128, MOST_SMALL, 512)?;
-    let blocks = match job.attention {
-        Attention::Splash { fused_backward } => Some(Blocks { size, fused: fused_backward }),
-        Attention::DotProduct => None,
+    let (attention, blocks) = match on_gpus {
+        true => (gpu::kernels(reader, profile, job.attention), None),
+        false => splash(reader, table, job.attention)?,
     };
     let rail = machine::rail(reader, &scenario.topology, topology)?;
-    let tokamax = reader.flag("xla.use_tokamax_splash", table.use_tokamax_splash, false);
-    let attention = if tokamax { Backend::Tokamax } else { Backend::Splash };
     let software = Software { attention, blocks, rail, ..Software::default() };
     Ok(Decided { job: runtime::Plan::Xla(job), regime: Regime::Sustained, software, expandable_segments: false })
+}
+
+/// How attention is computed on TPUs.
+fn attention(reader: &mut Reader<'_>, table: &written::Xla) -> Result<Attention, ScenarioError> {
+    if let Some(at) = &table.attention {
+        match at.get_ref() {
+            XlaAttention::DotProduct => return Ok(Attention::DotProduct),
+            XlaAttention::Flash => {}
+            XlaAttention::CudnnFlashTe | XlaAttention::CudnnFlashJax => {
+                let problem = "cuDNN's attention runs on GPUs, and this is a TPU";
+                return Err(reader.plan(at, problem, "write attention = \"flash\""));
+            }
+        }
+    } else {
+        reader.assume("xla.attention", (), "flash");
+    }
+    let fused = table.sa_use_fused_bwd_kernel.as_ref().map(|at| *at.get_ref());
+    Ok(Attention::Splash { fused_backward: reader.flag("xla.sa_use_fused_bwd_kernel", fused, false) })
+}
+
+/// Whose kernels of attention run on TPUs, and how large their blocks are.
+fn splash(
+    reader: &mut Reader<'_>,
+    table: &written::Xla,
+    attention: Attention,
+) -> Result<(Backend, Option<Blocks>), ScenarioError> {
+    let size = reader.count_or("xla.sa_block_size", table.sa_block_size.as_ref(), 128, MOST_SMALL, 512)?;
+    let blocks = match attention {
+        Attention::Splash { fused_backward } => Some(Blocks { size, fused: fused_backward }),
+        Attention::DotProduct | Attention::Cudnn { .. } => None,
+    };
+    let tokamax = table.use_tokamax_splash.as_ref().map(|at| *at.get_ref());
+    let tokamax = reader.flag("xla.use_tokamax_splash", tokamax, false);
+    Ok((if tokamax { Backend::Tokamax } else { Backend::Splash }, blocks))
 }
 
 /// Axes, whose product is the chips there are; what is left open takes what the others leave: `dcn_data` the slices that are

@@ -43,6 +43,7 @@ pub(super) const DEEPSPEED_ZERO: Runtime = Runtime(&Entry {
     splits_model: false,
     recompute: super::train::POLICIES,
     vendor: Vendor::Nvidia,
+    also_on: &[],
     decide,
 });
 

@@ -39,12 +39,13 @@ pub enum Policy {
 
 impl Policy {
     /// Policies by MaxText's name.
-    pub const NAMED: [(&'static str, Policy); 8] = [
+    pub const NAMED: [(&'static str, Policy); 9] = [
         ("none", Policy::None),
         ("full", Policy::names(&[], Keep::Device)),
         ("minimal", Policy::names(&[1, 2, 3, 5, 6, 7, 8], Keep::Device)),
         ("minimal_with_context", Policy::names(&[1, 2, 3, 4, 5, 6, 7, 8], Keep::Device)),
         ("save_dot_except_mlp", Policy::names(&[1, 2, 3, 5], Keep::Device)),
+        ("save_dot_with_context_except_mlp", Policy::names(&[1, 2, 3, 4, 5], Keep::Device)),
         ("save_qkv_proj", Policy::names(&[1, 2, 3], Keep::Device)),
         ("qkv_proj_offloaded", Policy::names(&[1, 2, 3], Keep::Offload)),
         ("minimal_offloaded", Policy::names(&[1, 2, 3, 5, 6, 7, 8], Keep::Offload)),

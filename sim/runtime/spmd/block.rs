@@ -79,6 +79,7 @@ impl Op {
             }
             _ if !scan => 0,
             (Kind::Norm, _) => 4 * input.numbers() + 2 * 4 * input.rows,
+            (Kind::Attention(shape), Attention::Cudnn { .. }) => 4 * output.rows * shape.heads,
             (Kind::Attention(shape), _) => 2 * output.numbers() + 4 * output.rows * shape.heads,
             (Kind::Gate, _) => 3 * 2 * output.numbers(),
             _ => 0,
@@ -158,6 +159,8 @@ pub struct Block {
     split: u64,
     /// Chips that experts are spread over, and tokens sent to.
     expert_ranks: u64,
+    /// Whether attention runs again although its result is kept: the sums of its softmax are not.
+    forgets_sums: bool,
 }
 
 impl Block {
@@ -180,6 +183,7 @@ impl Block {
             norm_numbers,
             split: model.width / job.stream(),
             expert_ranks: job.expert_ranks(),
+            forgets_sums: job.attention == Attention::Cudnn { named: false },
         };
         let around = placement == NormPlacement::PreAndPost;
         let beside = placement == NormPlacement::ParallelShared;
@@ -387,7 +391,7 @@ impl Block {
         let mut again = vec![];
         for (at, op) in self.ops.iter().enumerate().rev() {
             // A kernel of attention leaves the sums of its softmax behind, which only it makes.
-            let made = matches!(op.kind, Kind::Attention(_)) && !found(op.output);
+            let made = matches!(op.kind, Kind::Attention(_)) && (self.forgets_sums || !found(op.output));
             if (wanted[op.output] && !found(op.output)) || made {
                 op.inputs.iter().for_each(|&input| wanted[input] = true);
                 again.push(at);

@@ -38,10 +38,14 @@ pub(super) enum Blocks {
 
 impl Room {
     /// What the compiler gives up next for a step that needs `held`; none where there is enough, or nothing left to give up.
+    /// On GPUs nothing is given up: the measured recipes switch that pass off (`xla_disable_hlo_passes=rematerialization`).
     pub(super) fn tighter(self, held: Held, job: &XlaPlan) -> Option<Room> {
+        if job.gpu().is_some() {
+            return None;
+        }
         let limit = Bytes(job.hbm.0 / 100 * 95);
         if held.loss > limit && job.vocab_tiling < 2 {
-            let normed = job.in_loops(false) && !self.normed;
+            let normed = job.in_memory(false) && !self.normed;
             let larger =
                 job.stream() * job.own_tokens() > job.model.width * job.model.vocab / u64::from(job.mesh.tensor);
             match (!self.head && job.mesh.shards() > 1, normed) {

@@ -12,6 +12,10 @@ impl XlaPlan {
         let model = &self.model;
         let cases = [
             (
+                self.gpu().is_some(),
+                Refusal::new("step-gpu", "XLA on GPUs: steps are written for libtpu").on("topology.name"),
+            ),
+            (
                 model.latent().is_some() || model.has_sinks(),
                 Refusal::new("step-latent-attention-or-sinks", "latent attention, and sinks"),
             ),

@@ -3,6 +3,7 @@
 mod attention;
 mod backward;
 mod forward;
+mod gpu;
 mod head;
 mod optimizer;
 mod pipeline;
@@ -89,6 +90,7 @@ impl Step<'_> {
     }
 
     fn run(&mut self) {
+        self.expect_forward(self.outside());
         let input = self.embed();
         let hidden = self.forward(input);
         let gradient = self.loss(hidden);
@@ -96,6 +98,7 @@ impl Step<'_> {
         let gradient = self.backward(gradient);
         self.reduce_head();
         self.embed_backward(gradient);
+        self.end_backward();
         self.tape.phase("bwd");
         self.tape.pass = Pass::Optimizer;
         self.update();
@@ -116,7 +119,9 @@ impl Step<'_> {
         let outside = self.outside();
         if !outside.is_empty() {
             self.gradients_of(outside.clone());
+            self.expect_backward(outside.clone());
             gradient = self.blocks_backward(outside, gradient);
+            self.end_loop();
             self.tables.extend(self.gradients.take());
         }
         if let Some(pipeline) = self.job.pipeline {

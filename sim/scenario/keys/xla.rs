@@ -76,9 +76,9 @@ pub(super) const XLA_KEYS: Table = Table {
         Key::new("scan_layers", Flag, XLA, "`scan_layers`: whether layers run in one loop."),
         Key::new(
             "attention",
-            Choice(&[Word("flash"), Word("dot_product")]),
+            Choice(&[Word("flash"), Word("dot_product"), Word("cudnn_flash_te"), Word("cudnn_flash_jax")]),
             XLA,
-            "`attention`: a flash kernel, or matmuls around a softmax.",
+            "`attention`: the splash kernel on TPUs (`flash`), cuDNN's kernels on GPUs, or matmuls around a softmax.",
         ),
         Key::new(
             "sa_use_fused_bwd_kernel",
@@ -126,7 +126,13 @@ pub(super) const XLA_KEYS: Table = Table {
             "flags",
             List(&[]),
             XLA,
-            "Groups of compiler flags, by the names of MaxText's `benchmarks/xla_flags_library.py`.",
+            "On TPUs groups of compiler flags, by the names of MaxText's `benchmarks/xla_flags_library.py`; on GPUs flags of `XLA_FLAGS`, such as `xla_gpu_enable_pipelined_all_gather=true`.",
+        ),
+        Key::new(
+            "python_client_mem_fraction",
+            Number,
+            XLA,
+            "`XLA_PYTHON_CLIENT_MEM_FRACTION`: the share of a GPU's memory that JAX takes.",
         ),
         Key::new(
             "targets",

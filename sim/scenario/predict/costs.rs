@@ -84,7 +84,10 @@ pub(super) fn costs(
     for (slot, cost) in costs.dispatch.iter_mut().zip(&dispatch) {
         *slot = cost.time;
     }
-    // A compiled program's units wait for one another without the host.
+    // A compiled program's units wait for one another without the host; on GPUs the host is ahead of them.
+    if program.memory == Discipline::Static {
+        costs.dispatch[Dispatch::Collective as usize] = costs.dispatch[Dispatch::Static as usize];
+    }
     let event = if program.memory == Discipline::Static { Dispatch::Static } else { EVENT };
     costs.record = costs.dispatch[event as usize];
     costs.wait = costs.dispatch[event as usize];

@@ -4,6 +4,7 @@ use rayon::prelude::*;
 
 use super::host::{Host, Verdict};
 use crate::memory::{self, MemoryReport};
+use crate::plan::Parts;
 use crate::program::{Discipline, Program};
 use crate::runtime::Flight;
 use crate::scenario::Scenario;
@@ -210,6 +211,11 @@ fn device(scenario: &Scenario, program: &Program) -> DeviceMemory {
     let outside = outside(scenario, program);
     let capacity = scenario.topology.chip.memory;
     let limit = capacity.saturating_sub(outside);
+    // What a compiler may give out, where that is less.
+    let limit = match scenario.job.parts() {
+        Parts::Compiled(job) => limit.min(job.hbm),
+        _ => limit,
+    };
     let unlimited =
         memory::Settings { expandable_segments: scenario.expandable_segments, capacity: Bytes(u64::MAX / 4) };
     let free = memory::replay(program, unlimited);

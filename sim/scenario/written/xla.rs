@@ -29,10 +29,14 @@ pub enum Eight {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum XlaAttention {
-    /// The splash kernel.
+    /// The splash kernel, on TPUs.
     Flash,
     /// Matmuls around a softmax.
     DotProduct,
+    /// cuDNN's kernels through Transformer Engine, on GPUs.
+    CudnnFlashTe,
+    /// cuDNN's kernels through JAX, on GPUs.
+    CudnnFlashJax,
 }
 
 /// `expert_exchange`
@@ -89,23 +93,25 @@ pub struct Xla {
     /// `scan_layers`: blocks in one loop.
     pub scan_layers: Option<Spanned<bool>>,
     /// `attention`.
-    pub attention: Option<XlaAttention>,
+    pub attention: Option<Spanned<XlaAttention>>,
     /// `sa_use_fused_bwd_kernel`.
-    pub sa_use_fused_bwd_kernel: Option<bool>,
+    pub sa_use_fused_bwd_kernel: Option<Spanned<bool>>,
     /// Queries and keys of a block of the kernel (`sa_block_q`, `sa_block_kv` and their like, taken as one).
     pub sa_block_size: Option<Spanned<i64>>,
     /// Whether the logical axis `activation_embed` lies on `tensor`.
     pub activation_embed: Option<bool>,
     /// `use_tokamax_splash`.
-    pub use_tokamax_splash: Option<bool>,
+    pub use_tokamax_splash: Option<Spanned<bool>>,
     /// `quantization`.
     pub quantization: Option<Spanned<Eight>>,
     /// Whether operands are scaled by fixed numbers (`act_quantization_calibration_method` of `fixed,…`).
     pub fixed_calibration: Option<Spanned<bool>>,
     /// `mu_dtype`.
     pub mu_dtype: Option<Moment>,
-    /// Groups of compiler flags, by the names of MaxText's `benchmarks/xla_flags_library.py`.
+    /// On TPUs groups of compiler flags, by the names of MaxText's `benchmarks/xla_flags_library.py`; on GPUs flags of `XLA_FLAGS`.
     pub flags: Option<Vec<Spanned<String>>>,
+    /// `XLA_PYTHON_CLIENT_MEM_FRACTION`: the share of a GPU's memory that JAX takes.
+    pub python_client_mem_fraction: Option<Spanned<f64>>,
     /// How the loss finds the logit of the right word.
     pub targets: Option<Targets>,
     /// `num_vocab_tiling`.

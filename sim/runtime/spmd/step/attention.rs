@@ -1,4 +1,4 @@
-//! Attention, forward and backward: the splash kernel, or matmuls around a softmax.
+//! Attention, forward and backward: a kernel, or matmuls around a softmax.
 
 use super::state::{FULL, HALF, Step};
 use crate::plan::xla::Attention;
@@ -59,6 +59,11 @@ impl Step<'_> {
                 }
                 self.tape.kernel("splash_attention", work, reads, &writes);
             }
+            Attention::Cudnn { .. } => {
+                let sums = self.tape.value("log-sum-exp", FULL * shape.heads * shape.batch * shape.queries, category);
+                let work = Work::Attention { shape, dtype: DType::Bf16, backward: false };
+                self.tape.kernel("fmha", work, reads, &[output, sums]);
+            }
             Attention::DotProduct => {
                 let scores = shape.batch * shape.heads * shape.queries * shape.keys;
                 // What is kept of them is stored as it is made.
@@ -95,6 +100,11 @@ impl Step<'_> {
                 all.extend(self.row_sums.take());
                 let work = Work::Attention { shape, dtype: DType::Bf16, backward: true };
                 self.tape.kernel("splash_attention backward", work, &all, outputs);
+                self.scatter_sequences(outputs);
+            }
+            Attention::Cudnn { .. } => {
+                let work = Work::Attention { shape, dtype: DType::Bf16, backward: true };
+                self.tape.kernel("fmha backward", work, &all, outputs);
                 self.scatter_sequences(outputs);
             }
             Attention::DotProduct => {
@@ -135,7 +145,15 @@ impl Step<'_> {
     /// A matmul of every head's queries by something of the given columns, over the given length.
     fn product(&mut self, shape: AttentionShape, (n, k): (u64, u64), reads: &[Value], output: Value) {
         let m = shape.batch * shape.heads * shape.queries;
-        let work = Work::Matmul { m, n, k, dtype: DType::Bf16, layout: MatmulLayout::Forward };
+        let (dtype, layout) = (DType::Bf16, MatmulLayout::Forward);
+        let work = match self.job.gpu() {
+            None => Work::Matmul { m, n, k, dtype, layout },
+            // A matrix of its own for each head of each sequence.
+            Some(_) => {
+                let groups = shape.batch * shape.heads;
+                Work::GroupedMatmul { groups, rows: m, inputs: k, outputs: n, dtype, layout }
+            }
+        };
         self.tape.kernel("dot_general", work, reads, &[output]);
     }
 }

@@ -24,8 +24,13 @@ struct After {
 
 impl Step<'_> {
     /// Zeros, to which the gradients of some blocks are added; their number.
+    /// On GPUs layers that are written out have no such stack.
     pub(super) fn gradients_of(&mut self, layers: Range<usize>) -> u64 {
         let numbers = self.block_numbers(layers);
+        if self.job.gpu().is_some() && !self.job.scan {
+            return numbers;
+        }
+        self.end_backward();
         let stack = self.tape.value("blocks' gradients", FULL * numbers, Category::ShardedGradient);
         self.tape.kernel("broadcast", Self::memory(MemoryKind::Copy, 0, FULL * numbers), &[], &[stack]);
         self.gradients = Some(stack);
@@ -72,7 +77,7 @@ impl Step<'_> {
         self.forward_ops(variant, &again, &mut values, (self.gather_again(), false), &mut held);
         self.tape.pass = Pass::Backward;
         let mut dropped = block.droppable(&again);
-        if !self.job.in_loops(self.staged.is_some()) {
+        if !self.job.in_memory(self.staged.is_some()) {
             // Single matmuls read a sum in place of its norm, so it is there anyway.
             dropped.retain(|(_, ops)| ops.iter().all(|&at| block.ops[at].kind != Kind::Add));
         }
@@ -92,7 +97,7 @@ impl Step<'_> {
         if self.staged.is_none() {
             self.norm_gradients(block.norms);
         }
-        self.store_gradients();
+        self.end_turn();
         gradients[0].unwrap_or(gradient)
     }
 
@@ -152,7 +157,9 @@ impl Step<'_> {
                 let comm = self.comm(Collective::AllReduce, group, HALF * numbers);
                 let after = self.tape.now();
                 let at = self.tape.exchange(comm, (&[], &[]), after);
-                self.tape.join(at);
+                if !self.job.gpu().is_some_and(|flags| flags.latency_hiding) {
+                    self.tape.join(at);
+                }
             }
         }
     }
@@ -182,6 +189,7 @@ impl Step<'_> {
             .collect();
         let bytes = Self::bytes(inputs[0]);
         let mut reads: Vec<Value> = needs.iter().copied().chain([gradient]).collect();
+        let gpu = self.job.gpu().is_some();
         match op.kind {
             Kind::Norm => {
                 // Sums over the width first, then the gradient.
@@ -189,7 +197,8 @@ impl Step<'_> {
                 self.tape.elementwise("rms_norm backward", work, &reads, &outputs);
             }
             Kind::Rope => {
-                let work = Self::memory(MemoryKind::Elementwise, 3 * bytes, 2 * bytes);
+                let (read, written) = if gpu { (bytes, bytes) } else { (3 * bytes, 2 * bytes) };
+                let work = Self::memory(MemoryKind::Elementwise, read, written);
                 self.tape.kernel("rotary backward", work, &reads, &outputs);
             }
             Kind::Gate => {
@@ -277,6 +286,7 @@ impl Step<'_> {
                 self.gather(numbers, among, self.gather_again(), after)
             }
             Some((_, value)) => Gathered::Whole(*value),
+            None if self.job.gpu().is_some() => self.fetch((self.layer, index)),
             None => {
                 // Used once: as in forward.
                 let how = match self.job.flags.gather_backward {
@@ -298,9 +308,10 @@ impl Step<'_> {
             false => None,
         };
         // One matmul makes the gradient of a gate's product and what follows from it, unless it waits for windows.
-        let fused = after.gated && !matches!(gathered, Gathered::Windowed(..));
+        let gpu = self.job.gpu().is_some();
+        let fused = after.gated && !gpu && !matches!(gathered, Gathered::Windowed(..));
         let made = if fused { vec![] } else { vec![output] };
-        if after.gated && !fused {
+        if after.gated && !fused && !gpu {
             // Then the last matmul that ran again makes the gate's gradients, and its weight is still there.
             let block = &self.variants[variant].block;
             let gate = block.ops.iter().find(|op| op.kind == Kind::Gate);

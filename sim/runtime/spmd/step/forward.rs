@@ -28,7 +28,9 @@ impl Step<'_> {
             let weight = self.gather(table, self.all(), how, after);
             let vocab = self.job.model.vocab / tensor;
             let before = self.tape.now();
-            self.matmul((tokens, width, vocab, MatmulLayout::Forward), &weight, (&[cast], &[output]));
+            let words = self.one_hot_words(vocab);
+            let reads: Vec<Value> = words.into_iter().chain([cast]).collect();
+            self.matmul((tokens, width, vocab, MatmulLayout::Forward), &weight, (&reads, &[output]));
             self.sum_parts(HALF * width * tokens, output, before);
         } else if self.stages_and_shards() {
             // Stages have other tokens and the same columns: the table is gathered.
@@ -81,8 +83,20 @@ impl Step<'_> {
         input
     }
 
-    /// This chip's shards of all blocks' weights, in bf16, before the loops.
+    /// Rows of zeros and a one that an embedding by a matmul reads. On TPUs the matmul makes them.
+    pub(super) fn one_hot_words(&mut self, vocab: u64) -> Option<Value> {
+        self.job.gpu()?;
+        let bytes = HALF * vocab * self.tokens();
+        let words = self.tape.value("one-hot words", bytes, Category::Buffer);
+        self.tape.kernel("one_hot", Self::memory(MemoryKind::Elementwise, 0, bytes), &[], &[words]);
+        Some(words)
+    }
+
+    /// This chip's shards of all blocks' weights, in bf16, before the loops. GPUs cast a weight where it is used.
     pub(super) fn cast_weights(&mut self) {
+        if self.job.gpu().is_some() {
+            return;
+        }
         let block = |(layer, &variant): (usize, &usize)| {
             let weights = &self.variants[variant].block.weights;
             self.times(layer) * weights.iter().map(|weight| self.own(weight)).sum::<u64>()
@@ -131,7 +145,7 @@ impl Step<'_> {
         let mut readers = block.ops.iter().filter(|other| other.inputs.contains(&output));
         let multiplied = readers.all(|other| matches!(other.kind, Kind::Linear(_)));
         let exchanged = self.job.activation_embed && self.job.mesh.tensor > 1;
-        !kept && multiplied && !exchanged && !self.job.in_loops(self.staged.is_some())
+        !kept && multiplied && !exchanged && !self.job.in_memory(self.staged.is_some())
     }
 
     /// Where that is among the stacks, behind the tensors, and its bytes.
@@ -176,6 +190,9 @@ impl Step<'_> {
         let linears: Vec<usize> =
             ops.iter().copied().filter(|&op| matches!(block.ops[op].kind, Kind::Linear(_))).collect();
         let mut ahead: Option<(usize, Gathered)> = None;
+        let gpu = self.job.gpu().is_some();
+        // What a kernel of its own reads and writes, which on TPUs is part of another.
+        let apart = gpu || how == Overlap::Windowed;
         // Inputs of which all chips of the tensor axis have been asked for their part.
         let mut whole: Vec<(Tensor, Value)> = vec![];
         for &at in ops {
@@ -192,7 +209,7 @@ impl Step<'_> {
                 Kind::Norm => {
                     let bytes = of(op.inputs[0]);
                     // Read for the mean square; scaling is part of the matmuls that take the result.
-                    let work = Self::memory(MemoryKind::Norm, bytes, 0);
+                    let work = Self::memory(MemoryKind::Norm, bytes, if gpu { bytes } else { 0 });
                     if let (true, Some(input)) = (self.made_as_read(variant, at), read(op.inputs[0])) {
                         self.tape.kernel("rms_norm", work, &reads, &[]);
                         values[op.output] = Some(input);
@@ -203,19 +220,21 @@ impl Step<'_> {
                 Kind::Rope => {
                     let bytes = of(op.output);
                     // Halves are taken in fp32 and put together in bf16.
-                    let work = Self::memory(MemoryKind::Elementwise, 3 * bytes, 2 * bytes);
+                    let (read, written) = if gpu { (bytes, bytes) } else { (3 * bytes, 2 * bytes) };
+                    let work = Self::memory(MemoryKind::Elementwise, read, written);
                     self.tape.kernel("rotary", work, &reads, &[output]);
                 }
                 Kind::Add => {
-                    // Part of the matmul before it, where that is one.
-                    let bytes = if how == Overlap::Windowed { of(op.output) } else { 0 };
-                    let work = Self::memory(MemoryKind::Elementwise, 2 * bytes, bytes);
+                    // Part of the matmul before it, where that is one; on GPUs of the norm behind it, which reads and writes a sum more.
+                    let bytes = if apart { of(op.output) } else { 0 };
+                    let work = Self::memory(MemoryKind::Elementwise, if gpu { bytes } else { 2 * bytes }, bytes);
                     self.tape.elementwise("add", work, &reads, &[output]);
                 }
                 Kind::Gate => {
                     // Part of the matmul behind it.
-                    let bytes = if how == Overlap::Windowed { of(op.output) } else { 0 };
-                    let work = Self::memory(MemoryKind::Elementwise, 2 * bytes, bytes);
+                    let bytes = if apart { of(op.output) } else { 0 };
+                    let factors = if gpu { reads.len() as u64 } else { 2 };
+                    let work = Self::memory(MemoryKind::Elementwise, factors * bytes, bytes);
                     self.tape.elementwise("gate", work, &reads, &[output]);
                 }
                 Kind::Masks => {
@@ -255,6 +274,7 @@ impl Step<'_> {
                     let now = self.tape.now();
                     let how = self.settle(how, block.tensors[op.output].rows / weight.copies, among);
                     let gathered = match ahead.take() {
+                        _ if gpu => self.fetch((self.layer, index)),
                         Some((known, gathered)) if known == index => gathered,
                         // A product whose parts are summed over the tensor axis is not cut into windows.
                         _ if weight.row_parallel && self.job.mesh.tensor > 1 && how == Overlap::Windowed => {
@@ -262,7 +282,7 @@ impl Step<'_> {
                         }
                         _ => self.gather_weight(index, numbers, (among, how), now.clone()),
                     };
-                    if how == Overlap::Asynchronous {
+                    if how == Overlap::Asynchronous && !gpu {
                         let next =
                             linears.iter().position(|&linear| linear == at).and_then(|place| linears.get(place + 1));
                         if let Some(&next) = next

@@ -14,7 +14,7 @@ impl Step<'_> {
         let bytes = self.activation();
         // A single matmul scales what it reads.
         let exchanged = self.job.activation_embed && self.job.mesh.tensor > 1;
-        let made = self.job.vocab_tiling > 1 || exchanged || self.job.in_loops(false);
+        let made = self.job.vocab_tiling > 1 || exchanged || self.job.in_memory(false);
         let normed = if made { self.last_norm(hidden) } else { hidden };
         if !made {
             self.tape.kernel("rms_norm", Self::memory(MemoryKind::Norm, 2 * bytes, 0), &[hidden], &[]);
@@ -168,12 +168,15 @@ impl Step<'_> {
 
     /// The head's weight, gathered at once.
     fn head(&mut self) -> Gathered {
+        if self.job.gpu().is_some() {
+            return self.fetch(self.head_place());
+        }
         let after = self.tape.now();
         self.gather(self.words() * self.job.model.width, self.all(), Overlap::None, after)
     }
 
     /// Words on this chip.
-    fn words(&self) -> u64 {
+    pub(super) fn words(&self) -> u64 {
         self.job.model.vocab / u64::from(self.job.mesh.tensor)
     }
 
@@ -210,7 +213,7 @@ impl Step<'_> {
         let (tokens, words, width) = (self.tokens() / parts, self.words(), self.job.model.width);
         let (scores, read) = match self.job.targets {
             // Single matmuls that ask for the gradient make it of the logits.
-            Targets::OneHot if parts == 1 && !self.job.in_loops(false) => (logits[0], HALF),
+            Targets::OneHot if parts == 1 && !self.job.in_memory(false) => (logits[0], HALF),
             // The loss is summed in the same kernel, so the gradient is beside the logits,
             Targets::OneHot => (self.tape.value("gradient of logits", HALF * tokens * words, Category::Logits), HALF),
             // or takes the place of those in bf16.
@@ -236,8 +239,11 @@ impl Step<'_> {
         self.tape.scope = self.scopes.embedding;
         let (width, words) = (self.job.model.width, self.words());
         if self.job.iota_embed {
-            self.weight_gradient((words, width), self.tokens(), self.all(), &[gradient]);
-            self.store_gradients();
+            let reads: Vec<Value> = self.one_hot_words(words).into_iter().chain([gradient]).collect();
+            self.weight_gradient((words, width), self.tokens(), self.all(), &reads);
+            if self.job.gpu().is_none() {
+                self.store_gradients();
+            }
             return;
         }
         let bytes = self.activation();

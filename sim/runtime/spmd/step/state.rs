@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::gpu::Moves;
 use super::shards::Among;
 use crate::model::layer::KindId;
 use crate::plan::xla::Pipeline;
@@ -108,6 +109,8 @@ pub(super) struct Step<'j> {
     pub(super) late_scale: Option<[Value; 2]>,
     /// Reductions whose result is not stored yet.
     pub(super) pending: Vec<(Value, u64)>,
+    /// What is on its way to matmuls, and from them, on GPUs.
+    pub(super) moves: Moves,
     /// A weight gradient that waits for its input.
     pub(super) late: Option<Late>,
     /// Keys and values of whole sequences, which attention that ran again has gathered and its backward reads.
@@ -166,6 +169,7 @@ impl<'j> Step<'j> {
             late_loss: None,
             late_scale: None,
             pending: vec![],
+            moves: Moves::default(),
             late: None,
             sequences: vec![],
             row_sums: None,

@@ -155,6 +155,9 @@ impl Step<'_> {
         let dtype = self.multiplied(layout);
         let work = Work::Matmul { m: inputs, n: outputs, k: tokens, dtype, layout };
         self.tape.kernel("dot_general", work, reads, &[gradient]);
+        if let Some(flags) = self.job.gpu() {
+            return self.reduce_later(flags, gradient, numbers);
+        }
         let mut shard = gradient;
         if shards > 1 && !whole {
             self.window(Collective::ReduceScatter, numbers, among, before);
