@@ -100,6 +100,7 @@ fn lacks(job: &XlaPlan) -> Option<Cow<'static, str>> {
     let shared = job.mesh.context > 1;
     let experts = |has: fn(&Experts) -> bool| model.experts().is_some_and(has);
     let cases = [
+        (job.gpu().is_some(), "steps on GPUs: set topology.name to a TPU"),
         (shared && job.attention == Attention::DotProduct, "shared sequences in dot_product attention"),
         (shared && model.experts().is_some(), "experts of shared sequences: set mesh.context = 1"),
         (model.experts().is_some() && model.dense().is_some(), "blocks with experts beside blocks without"),
@@ -134,7 +135,7 @@ fn softmax(router: Router) -> bool {
     let over_chosen = match router.score {
         Score::Softmax => router.normalises,
         Score::SoftmaxOfChosen => true,
-        Score::Sigmoid => false,
+        Score::Sigmoid | Score::Sinkhorn => false,
     };
     over_chosen && !router.scales && !router.bias && !router.correction && router.groups.is_none()
 }

@@ -29,6 +29,7 @@ impl Writer<'_> {
         match self.job.attention {
             Attention::Splash { .. } => self.splash(shape, inputs),
             Attention::DotProduct => dot_product(&mut self.main, shape, inputs),
+            Attention::Cudnn { .. } => unreachable!("steps on GPUs are refused before anything is written"),
         }
     }
 
@@ -37,6 +38,7 @@ impl Writer<'_> {
         match self.job.attention {
             Attention::Splash { fused_backward } => self.splash_backward(residuals, gradient, fused_backward),
             Attention::DotProduct => dot_product_backward(&mut self.main, shape, residuals, gradient),
+            Attention::Cudnn { .. } => unreachable!("steps on GPUs are refused before anything is written"),
         }
     }
 
