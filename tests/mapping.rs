@@ -243,6 +243,38 @@ fn what_is_not_mapped_says_why() {
 }
 
 #[test]
+fn a_test_of_experts_is_put_together_from_its_arguments() {
+    // tests/functional_tests/test_cases/moe/gpt3_mcore_tp2_pp2_ep2_te_4experts2parallel/model_config.yaml at d98e8a64d.
+    holds(
+        "mlmgold-moe-gpt3-mcore-tp2-pp2-ep2-te-4experts2parallel-dev-dgx-h100",
+        r#"
+        mesh = { tp = 2, pp = 2, ep = 2 }
+        megatron = { implementation = "local", moe_grouped_gemm = false, bias_activation_fusion = false, gradient_accumulation_fusion = false }
+        [model.config]
+        model_type = "megatron"
+        num_layers = 12
+        hidden_size = 512
+        num_attention_heads = 8
+        num_query_groups = 8
+        max_position_embeddings = 1024
+        vocab_size = 50257
+        add_bias_linear = false
+        num_experts = 4
+        moe_router_topk = 1
+        moe_router_load_balancing_type = "sinkhorn"
+        "#,
+    );
+}
+
+#[test]
+fn a_degree_that_a_row_leaves_out_is_what_the_others_leave() {
+    let why = |id: &str| mapped(id).unwrap_err();
+    // 64 V100, dp 1, pp 16: tp 4 is no contradiction. Its sequence is not stated.
+    assert_eq!(why("bloom-v100-30b-n64-pp16-l71"), Reason::Uncovered("states no sequence length".to_owned()));
+    assert!(why("bloom-v100-52b-n64-ppnone-l369").words().contains("neither tp nor pp"));
+}
+
+#[test]
 fn reasons_name_what_is_missing() {
     let why = |id: &str| mapped(id).unwrap_err().words().to_owned();
     assert_eq!(why("nv-nemo-longseq-llama-2-7b-h100-s4k-cp1"), "states no micro-batch");

@@ -9,6 +9,7 @@ mod model;
 mod own;
 mod parallel;
 mod pattern;
+mod sizes;
 
 use std::sync::LazyLock;
 

@@ -102,6 +102,8 @@ pub fn job(c: &Value) -> MegatronPlan {
     job.split.mesh =
         Mesh { ep: number("ep") as u32, etp: c["etp"].as_u64().unwrap_or(number("tp")) as u32, ..job.split.mesh };
     job.split.sequence_parallel = job.split.mesh.tp > 1;
+    // Transformer Engine is there, and with it its optimizer, even where blocks are Megatron's own.
+    job.optimizer.fused = true;
     if let Some(recipe) = c["fp8"].as_str() {
         let recipe = match recipe {
             "delayed" => Fp8Recipe::Delayed,

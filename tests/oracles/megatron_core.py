@@ -3,7 +3,8 @@
 Runs megatron-core on "cuda" tensors with PyTorch's real caching allocator, autograd and streams; the CUDA runtime and cuBLAS must be
 replaced by stubs that do nothing (LD_PRELOAD), and collectives are those of the `fake` process group, so one process stands for any
 rank of any world. Usage: python megatron_core.py OUT.json [CASE ...]. With TRANSFORMER_ENGINE=FOLDER in the environment, a checkout
-of Transformer Engine 2.9, the cases of its modules are run, on the stand-in for its extension beside this file.
+of Transformer Engine 2.9, the cases of its modules are run, on the stand-in for its extension beside this file; with LOCAL_NORMS=1
+besides, Apex's norms are there for blocks of Megatron's own modules.
 
 What is not Megatron's: Apex's fused layer norm and Megatron's fused softmax are extensions for a real GPU; here they are functions
 that allocate what those do. Fused elementwise functions (`jit_fuser`) are compiled by inductor, whose wrappers allocate as on a
@@ -48,10 +49,11 @@ if ENGINE:
 
     transformer_engine_torch.load(ENGINE)
     module("fused_weight_gradient_mlp_cuda", wgrad_gemm_accum_fp32=lambda *a: None, wgrad_gemm_accum_fp16=lambda *a: None)
-else:
+if not ENGINE or os.environ.get("LOCAL_NORMS"):
     module("apex")
     module("apex.normalization")
     module("apex.normalization.fused_layer_norm", FusedLayerNormAffineFunction=LayerNorm)
+if not ENGINE:
     for name in ("scaled_masked_softmax_cuda", "scaled_upper_triang_masked_softmax_cuda", "scaled_softmax_cuda"):
         module(name, get_batch_per_block=lambda *a: 4, forward=lambda x, *a: torch.empty_like(x), backward=lambda g, p, *a: g)
 

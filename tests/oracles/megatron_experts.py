@@ -327,6 +327,9 @@ if ENGINE:
         "sinkhorn-gelu": dict(MIXTRAL, **GELU, **SINKHORN, fused_accumulation=False),
         **one_by_one(MIXTRAL),
     })
+    # Megatron's own modules (LOCAL_NORMS=1); its router multiplies with Transformer Engine even so.
+    LOCAL = dict(MIXTRAL, transformer_engine=False, rms_norm=False, rope=False, tied=True)
+    CASES.update({f"local-{name}": case for name, case in one_by_one(LOCAL).items() if "gelu" in name or "sinkhorn" in name})
     DENSE = dict(MIXTRAL, experts=None, topk=2, ep=1, etp=None, aux=0)
     DEEPSEEK = dict(CASES["deepseek"])
     CASES.update({
@@ -416,8 +419,7 @@ if ENGINE:
             CASES[f"fp8-{recipe}-again-tp1"] = dict(DEEPSEEK, **fp8, again=["mla_up_proj", "shared_experts"], tp=1)
             CASES[f"fp8-{recipe}-again-layernorm"] = dict(DEEPSEEK, **fp8, again=["layernorm", "moe_act"])
 else:
-    LOCAL = dict(MIXTRAL, rms_norm=False, dropout=0.1, rope=False, tied=True)
-    CASES = {f"local-{name}": case for name, case in one_by_one(LOCAL).items()}
+    CASES = {}
 
 if __name__ == "__main__":
     import megatron.core

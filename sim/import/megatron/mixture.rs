@@ -2,29 +2,13 @@
 
 use toml::Value;
 
+use super::sizes::{Sizes, put, put_found};
 use super::{own, pattern};
 use crate::import::error::ImportError;
 use crate::import::imported::Imported;
 use crate::import::settings::Settings;
 use crate::import::why::{Found, Why};
 use crate::model::huggingface::shipped;
-
-/// Sizes that all models have.
-pub struct Sizes {
-    pub layers: Found<i64>,
-    pub width: Found<i64>,
-    pub heads: Found<i64>,
-    pub groups: Option<Found<i64>>,
-    pub channels: Option<Found<i64>>,
-    pub ffn: Found<i64>,
-    pub experts: Option<Found<i64>>,
-    pub latent: bool,
-    pub qk_norm: bool,
-    /// Whether the head has a matrix of its own.
-    pub untied: bool,
-    /// Whether norm, activation, positions and biases are not all those of Llama's kin.
-    pub own: bool,
-}
 
 /// The architecture whose config has these keys.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,16 +38,6 @@ impl Kind {
             Kind::Mixtral | Kind::Llama4 => "num_local_experts",
             Kind::Qwen3 => "num_experts",
         }
-    }
-}
-
-pub fn put(out: &mut Imported, key: &str, value: impl Into<Value>, why: Why) {
-    out.put(&format!("model.config.{key}"), value, why);
-}
-
-pub fn put_found<T: Into<Value>>(out: &mut Imported, key: &str, found: Option<Found<T>>) {
-    if let Some(found) = found {
-        put(out, key, found.value, found.why);
     }
 }
 

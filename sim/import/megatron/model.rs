@@ -2,8 +2,8 @@
 
 use toml::Value;
 
-use super::mixture::{self, Sizes};
-use super::own;
+use super::sizes::Sizes;
+use super::{mixture, own};
 use crate::import::error::ImportError;
 use crate::import::imported::Imported;
 use crate::import::settings::Settings;

@@ -3,7 +3,7 @@
 
 use toml::Value;
 
-use super::mixture::{Sizes, put, put_found};
+use super::sizes::{Sizes, put, put_found};
 use crate::import::error::ImportError;
 use crate::import::imported::Imported;
 use crate::import::settings::Settings;

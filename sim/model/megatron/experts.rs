@@ -74,8 +74,8 @@ pub enum Scores {
     All,
     /// Sigmoid of all logits, then the k largest, divided by their sum (`--moe-router-score-function sigmoid`).
     Sigmoid,
-    /// Experts are chosen by a matrix whose rows and columns are scaled in turn until loads are even, and weighed by the sigmoid
-    /// of the logit, or by softmax where a token has several (`--moe-router-load-balancing-type sinkhorn`).
+    /// Experts are chosen by a matrix whose rows and columns are scaled in turn until loads are even. Weights are sigmoids of the
+    /// logits, or softmax where a token has several experts (`--moe-router-load-balancing-type sinkhorn`).
     Sinkhorn,
 }
 

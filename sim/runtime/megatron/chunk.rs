@@ -191,6 +191,9 @@ impl Chunk {
             let own = if self.job.overlap_tensor.is_some() { BUFFER_STREAMS as u64 } else { 1 };
             buffers.push((own * ENGINE_WORKSPACE, "te cublas workspace"));
             buffers.extend([(ENGINE_WORKSPACE, "te cublas workspace")].repeat(grouped));
+        } else if self.job.mixture.is_some() && has_blocks {
+            // A router multiplies with Transformer Engine whatever the other modules are.
+            buffers.push((ENGINE_WORKSPACE, "te cublas workspace"));
         }
         if self.around.fused_accumulation {
             let grouped = self.job.mixture.is_none_or(|run| run.grouped);
