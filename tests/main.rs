@@ -97,5 +97,6 @@ mod ulysses;
 mod user_buffers;
 mod vocabulary;
 mod writers;
+mod xla_gpu;
 mod zero;
 mod zero_bubble;
