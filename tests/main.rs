@@ -98,5 +98,6 @@ mod ulysses;
 mod user_buffers;
 mod vocabulary;
 mod writers;
+mod xla_gpu;
 mod zero;
 mod zero_bubble;

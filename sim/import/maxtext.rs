@@ -2,6 +2,7 @@
 //!
 //! Source: AI-Hypercomputer/maxtext, `src/maxtext/configs/base.yml`, `configs/types.py`, `utils/max_utils.py`.
 
+mod gpu;
 mod models;
 
 use std::sync::LazyLock;
@@ -20,7 +21,7 @@ use crate::plan::xla::TENSORS;
 
 /// Reads MaxText's configurations.
 pub const IMPORTER: Importer =
-    Importer { name: "maxtext", reads: "YAML configurations and launch scripts, for TPUs", sniff, read };
+    Importer { name: "maxtext", reads: "YAML configurations and launch scripts, for TPUs and GPUs", sniff, read };
 
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| toml::from_str(include_str!("tables/maxtext.toml")).expect("a test reads every table"));
@@ -55,29 +56,34 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
     raw.extend(overrides::read(request.overrides));
     let settings = Settings::new(request.file, &TABLE, raw, request.version);
     let mut out = Imported::of(&settings);
-    on_gpus(&settings)?;
+    let on_gpus = on_gpus(&settings)?;
     out.put("runtime", "xla", Why::code("MaxText is compiled whole by XLA"));
-    machine::put(&mut out, request, IMPORTER.name, Kind::Slices)?;
+    machine::put(&mut out, request, IMPORTER.name, if on_gpus { Kind::Gpus } else { Kind::Slices })?;
     model(&mut out, &settings)?;
-    mesh(&mut out, &settings, request)?;
+    match on_gpus {
+        true => gpu::mesh(&mut out, &settings, request)?,
+        false => mesh(&mut out, &settings, request)?,
+    }
     batch(&mut out, &settings)?;
-    compiled(&mut out, &settings)?;
+    compiled(&mut out, &settings, on_gpus)?;
+    if on_gpus {
+        gpu::flags(&mut out, request);
+    } else {
+        out.note("Flags of the compiler (LIBTPU_INIT_ARGS) are not read: write xla.flags by the names of MaxText's benchmarks/xla_flags_library.py.");
+    }
     pipeline(&mut out, &settings)?;
     Ok(out.finish(&settings))
 }
 
-/// Refuses what is compiled for GPUs, and says what is missing.
-fn on_gpus(settings: &Settings<'_>) -> Result<(), ImportError> {
-    let hardware = settings.word("hardware")?.filter(|found| found.value.starts_with("gpu"));
-    let config = settings.word(CONFIG)?.filter(|found| found.value.starts_with("gpu/"));
-    let key = if hardware.is_some() { "hardware" } else { CONFIG };
-    let Some(found) = hardware.or(config) else { return Ok(()) };
-    let what = format!(
-        "MaxText on GPUs ({}): the fusions and the buffers of XLA:GPU, its collectives over NCCL, and cuDNN's attention under JAX: that",
-        found.why
-    );
-    let remedy = "add hardware=tpu to see it on a TPU, or write a scenario of another framework for GPUs";
-    Err(settings.unsupported(key, what, remedy))
+/// Whether it is compiled for GPUs: by `hardware`, or by the folder of the configuration that a script names.
+fn on_gpus(settings: &Settings<'_>) -> Result<bool, ImportError> {
+    let hardware = settings.word("hardware")?.filter(|found| found.stated);
+    let config = settings.word(CONFIG)?;
+    Ok(match (hardware, config) {
+        (Some(hardware), _) => hardware.value.starts_with("gpu"),
+        (None, Some(config)) => config.value.contains("gpu/"),
+        (None, None) => false,
+    })
 }
 
 /// Scales of base.yml's own model that are shipped here.
@@ -193,7 +199,7 @@ fn batch(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError>
     Ok(())
 }
 
-fn compiled(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
+fn compiled(out: &mut Imported, settings: &Settings<'_>, on_gpus: bool) -> Result<(), ImportError> {
     let policy = settings.word("remat_policy")?;
     let custom = policy.as_ref().is_some_and(|found| found.value == "custom");
     out.put_found("xla.remat_policy", policy);
@@ -208,6 +214,11 @@ fn compiled(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErr
     if let Some(found) = settings.choice("attention", &ways.map(|name| (name, name)))? {
         match found.value {
             "dot_product" => out.put("xla.attention", "dot_product", found.why),
+            cudnn @ ("cudnn_flash_te" | "cudnn_flash_jax") if on_gpus => out.put("xla.attention", cudnn, found.why),
+            other if on_gpus => {
+                let what = format!("attention by {other} on GPUs, which is a Pallas kernel,");
+                return Err(settings.unsupported("attention", what, "add attention=cudnn_flash_te"));
+            }
             "flash" | "autoselected" => out.put("xla.attention", "flash", found.why),
             other => {
                 let what = format!("attention by {other} on a TPU");
@@ -244,7 +255,6 @@ fn compiled(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErr
     out.put_found("xla.mu_dtype", settings.choice("mu_dtype", &types)?);
     let capacity = settings.number("capacity_factor")?.filter(|found| found.value > 0.0);
     out.put_found("xla.capacity_factor", capacity);
-    out.note("Flags of the compiler (LIBTPU_INIT_ARGS) are not read: write xla.flags by the names of MaxText's benchmarks/xla_flags_library.py.");
     Ok(())
 }
 

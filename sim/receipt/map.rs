@@ -26,7 +26,7 @@ use crate::scenario::Runtime;
 pub fn map(entry: &Entry, tables: &Tables) -> Result<Mapped, Reason> {
     let row = &entry.row;
     let framework = row.framework.name.as_deref().unwrap_or("");
-    let known = tables.of(framework, row.framework.version.as_deref());
+    let known = tables.of(framework, row.framework.version.as_deref(), row.vendor());
     let distrusted = |field: &str| known.is_some_and(|(_, table)| table.distrust.contains_key(field));
     if let Some(what) = row.contradiction(distrusted) {
         return Err(Reason::Contradiction(what));

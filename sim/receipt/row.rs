@@ -274,6 +274,11 @@ impl Row {
         Some(format!("model.{name} = {stated} but {}, which the row is matched to, has {known}", has.name))
     }
 
+    /// Whose chips it ran on; NVIDIA's where it does not say.
+    pub fn vendor(&self) -> &str {
+        self.hardware.vendor.as_deref().unwrap_or("nvidia")
+    }
+
     /// Statements of the row that cannot all be true; `distrusted` are fields that its framework prints in another sense.
     pub fn contradiction(&self, distrusted: impl Fn(&str) -> bool) -> Option<String> {
         let (p, batch, m) = (&self.parallel, &self.batch, &self.measured);

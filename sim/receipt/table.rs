@@ -24,8 +24,10 @@ mod tests;
 
 /// The shipped tables; `common` holds for every framework.
 const COMMON: &str = include_str!("frameworks/common.toml");
-const SHIPPED: [(&str, &str); 25] = [
+const SHIPPED: [(&str, &str); 27] = [
     ("maxtext", include_str!("frameworks/maxtext.toml")),
+    ("maxtext-gpu", include_str!("frameworks/maxtext-gpu.toml")),
+    ("paxml", include_str!("frameworks/paxml.toml")),
     ("llm-foundry", include_str!("frameworks/llm-foundry.toml")),
     ("torchtitan", include_str!("frameworks/torchtitan.toml")),
     ("automodel", include_str!("frameworks/automodel.toml")),
@@ -101,6 +103,8 @@ pub struct Table {
     /// Values of `framework.version` it knows; another may differ in anything. None for the common one.
     #[serde(default)]
     pub versions: Vec<String>,
+    /// Whose chips it is for, where a framework does otherwise on others (`hardware.vendor`).
+    pub vendor: Option<String>,
     /// When each of the versions was released, as year and month (`202404`): what a version that is not known is nearest to.
     #[serde(default)]
     pub releases: BTreeMap<String, f64>,
@@ -148,11 +152,14 @@ impl Tables {
         Tables { common: parse("common", common), named }
     }
 
-    /// The common table and that of the framework a row names: of several the one that knows the version. Capitals do not matter.
-    pub fn of(&self, framework: &str, version: Option<&str>) -> Option<(&Table, &Table)> {
+    /// The common table and that of the framework a row names, on chips of a vendor: of several the one that knows the version. Capitals
+    /// do not matter.
+    pub fn of(&self, framework: &str, version: Option<&str>, vendor: &str) -> Option<(&Table, &Table)> {
         let framework = framework.to_lowercase();
-        let named =
-            |table: &&Table| table.frameworks.iter().any(|name| matches(&name.to_lowercase(), Some(&framework)));
+        let named = |table: &&Table| {
+            table.vendor.as_deref().is_none_or(|known| known == vendor)
+                && table.frameworks.iter().any(|name| matches(&name.to_lowercase(), Some(&framework)))
+        };
         let knows = |table: &&Table| table.versions.iter().any(|known| matches(known, version));
         // Tables for any framework on a runtime come after those of one framework, whatever version it is.
         let tables = |any: bool| {

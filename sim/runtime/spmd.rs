@@ -88,7 +88,7 @@ impl Framework for XlaPlan {
             Attention::Cudnn { .. } => "cuDNN's attention kernels",
         };
         let room = self.program(&Budget::unlimited()).1;
-        let mut doubts: Vec<&str> = room.doubts().chain(self.gpu().and_then(gpu::doubt)).collect();
+        let mut doubts: Vec<&str> = room.doubts().chain(self.gpu().into_iter().flat_map(gpu::doubts)).collect();
         if self.late_loss() && !room.logits {
             doubts.push("logits are taken to be kept until blocks' backward is over, as in compiled steps with so many blocks or words");
         }

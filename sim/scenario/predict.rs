@@ -30,7 +30,7 @@ pub use floor::{Floor, Floors};
 pub use host::{Host, Verdict};
 pub use kind::Kind;
 pub(super) use memory::total_if_fits;
-pub use memory::{COMPILED, DeviceMemory};
+pub use memory::{COMPILED, COMPILED_ON_GPUS, DeviceMemory};
 pub use mfu::Mfu;
 pub use parts::{Counts, Part};
 pub use settings::Settings;

@@ -29,7 +29,7 @@ pub(super) const XLA: Runtime = Runtime(&Entry {
     written: names::XLA,
     also: &["jax", "maxtext", "tpu", "spmd"],
     name: "XLA SPMD",
-    lane: "ZeRO-3-shaped sharding on TPU XLA",
+    lane: "ZeRO-3-shaped sharding on XLA",
     splits_model: false,
     recompute: Rerun {
         key: "xla.remat_policy",
@@ -164,7 +164,9 @@ fn mesh(reader: &mut Reader<'_>, written: &Spanned<written::Mesh>, topology: &To
     let slices = topology.slices();
     let chips = topology.chips() / slices;
     let mut axis = |key: &str, at: &Option<Spanned<i64>>| reader.count_or(key, at.as_ref(), 1, MOST_RANKS, 1);
-    let data = axis("mesh.data", &axes.data)?;
+    // On GPUs `dcn_data_parallelism` takes what is left, as -1 in base.yml has it: where shards are stated, nodes are replicas.
+    let replicas_left = gpu::is_gpu(topology) && axes.fsdp.is_some() && axes.data.is_none();
+    let data = if replicas_left { 1 } else { axis("mesh.data", &axes.data)? };
     let transpose = axis("mesh.fsdp_transpose", &axes.fsdp_transpose)?;
     let context = axis("mesh.context", &axes.context)?;
     let expert = axis("mesh.expert", &axes.expert)?;
@@ -201,6 +203,14 @@ fn mesh(reader: &mut Reader<'_>, written: &Spanned<written::Mesh>, topology: &To
             reader.assume("mesh.fsdp", rest, rest)
         }
     };
+    let data = match u128::from(chips).checked_div(u128::from(fsdp) * others) {
+        Some(rest) if replicas_left => {
+            let rest = u64::try_from(rest).unwrap_or(1).max(1);
+            reader.assume("mesh.data", rest, rest)
+        }
+        _ => data,
+    };
+    let others = others * if replicas_left { u128::from(data) } else { 1 };
     let all = u128::from(fsdp) * others;
     if all != u128::from(chips) {
         let (name, stages) =

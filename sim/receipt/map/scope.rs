@@ -13,20 +13,19 @@ use crate::scenario::Runtime;
 
 /// What no `runtime` that the row maps to has.
 pub(super) fn beyond(row: &Row, value: &Value, runtime: &str) -> Result<(), Reason> {
-    let vendor = row.hardware.vendor.as_deref().unwrap_or("nvidia");
+    let vendor = row.vendor();
     let has = |field: &str, what: &str| word(value, field).is_some_and(|word| word.to_lowercase().contains(what));
-    let on_tpus = Runtime::find(runtime).map(|runtime| runtime.vendor() == Vendor::Google);
-    match (vendor, on_tpus) {
-        ("google", None | Some(true)) => return Ok(()),
-        ("nvidia", None | Some(false)) => {}
-        ("nvidia", Some(true)) => return Err(Reason::Uncovered("JAX on GPUs".to_owned())),
+    let runs_on = |vendor| Runtime::find(runtime).is_none_or(|runtime| runtime.runs_on(vendor));
+    match vendor {
+        "google" if runs_on(Vendor::Google) => return Ok(()),
+        "nvidia" if runs_on(Vendor::Nvidia) => {}
         _ => return Err(Reason::Outside("not a CUDA machine".to_owned())),
     }
     let megatron = Runtime::find(runtime).is_some_and(Runtime::splits_model);
-    let fsdp2 = runtime == "fsdp2";
+    let (fsdp2, xla) = (runtime == "fsdp2", runtime == "xla");
     let p = &row.parallel;
     let degrees = [
-        ("tensor", p.tp, megatron || fsdp2),
+        ("tensor", p.tp, megatron || fsdp2 || xla),
         ("pipeline", p.pp, megatron),
         ("context", p.cp, megatron || fsdp2),
         ("expert", p.ep, megatron || fsdp2),

@@ -5,7 +5,7 @@ use toml::Value as Key;
 
 use super::Reason;
 use super::keys::Gathered;
-use crate::hardware::{Size, Topology, Vendor};
+use crate::hardware::{Size, Topology};
 use crate::receipt::machines::machine as machine_of;
 use crate::receipt::row::{Row, degree};
 use crate::scenario::Runtime;
@@ -32,7 +32,7 @@ pub(super) fn stated(row: &Row, runtime: &str, keys: &mut Gathered) -> Result<()
     let (hardware, family) =
         (row.hardware.name.as_deref().unwrap_or("?"), row.framework.name.as_deref().unwrap_or("?"));
     keys.stated("description", format!("{model}, {count} × {hardware}, {family}"));
-    if Runtime::find(runtime).is_some_and(|runtime| runtime.vendor() == Vendor::Google) {
+    if row.vendor() == "google" {
         if let Some(machine) = row.hardware.name.as_deref().and_then(|name| machine_of(name, None)) {
             keys.stated("topology.name", machine.topology);
         }
@@ -47,6 +47,10 @@ pub(super) fn stated(row: &Row, runtime: &str, keys: &mut Gathered) -> Result<()
         return Ok(());
     }
     machine(row, count, keys)?;
+    if runtime == "xla" {
+        named_axes(row, count, keys)?;
+        return batch(row, keys);
+    }
     if Runtime::find(runtime).is_some_and(Runtime::splits_model) {
         split_model(row, count, keys)?;
     } else {
@@ -182,6 +186,22 @@ fn sharded(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
             keys.stated("tensor_parallel.sequence", sequence);
         }
     }
+    Ok(())
+}
+
+/// Axes of a mesh as JAX has them. What a row leaves open its framework's table says, or the scenario's defaults do.
+fn named_axes(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
+    let tensor = row.parallel.tp.unwrap_or(1).max(1);
+    if tensor > 1 {
+        keys.stated("mesh.tensor", integer(tensor));
+    }
+    let Some(fsdp) = degree(&row.parallel.fsdp) else { return Ok(()) };
+    let ranks = fsdp.saturating_mul(tensor);
+    if ranks == 0 || !count.is_multiple_of(ranks) {
+        return Err(Reason::Contradiction(format!("fsdp·tp = {fsdp}·{tensor} on {count} chips")));
+    }
+    keys.stated("mesh.fsdp", integer(fsdp));
+    keys.stated("mesh.data", integer(count / ranks));
     Ok(())
 }
 

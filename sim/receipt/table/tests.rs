@@ -88,8 +88,9 @@ fn a_release_with_a_date_is_one_that_the_table_knows() {
 #[test]
 fn a_table_for_any_framework_comes_after_those_of_one() {
     let tables = Tables::shipped();
-    let about =
-        |framework: &str, version: Option<&str>| tables.of(framework, version).map(|(_, table)| table.about.clone());
+    let about = |framework: &str, version: Option<&str>| {
+        tables.of(framework, version, "nvidia").map(|(_, table)| table.about.clone())
+    };
     assert_eq!(about("torchtitan", Some("no such commit")), about("TorchTitan", Some("5940ddeb5")));
     assert!(about("Megatron-LM fork", Some("somebody's")).is_some_and(|about| about.contains("vocabulary")));
     for framework in ["veScale on Megatron-Core", "HF Trainer + DeepSpeed", "Lightning + FSDP2", "accelerate (FSDP)"] {

@@ -17,15 +17,15 @@ pub(super) const TOPOLOGY_KEYS: Table = Table {
     instead: &[(XLA, "a TPU is rented as slices: write topology.slice")],
     keys: &[
         Key::new("name", Text, ALL, "A shipped name, or the path of a topology file."),
-        Key::new("nodes", Count(Some((1, 1 << 17))), CUDA, "Nodes of the machine."),
+        Key::new("nodes", Count(Some((1, 1 << 17))), ALL, "Nodes of the machine, of GPUs."),
         Key::new("slice", Text, ALL, "A slice of a TPU pod, such as `4x4`, in place of nodes."),
         Key::new("slices", Count(Some((1, 1 << 17))), ALL, "Slices, joined by the network between them."),
-        Key::new("chips", Count(None), CUDA, "Some chips of one node, or of each of `nodes`."),
+        Key::new("chips", Count(None), ALL, "Some chips of one node, or of each of `nodes`."),
         Key::new("profile", Text, ALL, "A profile of costs other than the topology's own: a shipped name or a path."),
         Key::new(
             "nic_bandwidth",
             Quantity("50 GB/s"),
-            CUDA,
+            ALL,
             "What one GPU's share of the network between nodes carries, one direction, where it is not the topology's.",
         ),
         Key::new(

@@ -24,6 +24,9 @@ pub(super) fn is_gpu(topology: &Topology) -> bool {
 pub(super) fn check(reader: &Reader<'_>, base: &Base<'_>, table: &written::Xla) -> Result<(), ScenarioError> {
     let mesh = base.scenario.mesh.get_ref();
     if !is_gpu(base.topology) {
+        if let Some(at) = &base.scenario.topology.nic_bandwidth {
+            return Err(refused(reader, at, ("topology.nic_bandwidth", "GPUs' nodes, and this is a TPU")));
+        }
         return match &table.python_client_mem_fraction {
             Some(at) => Err(refused(reader, at, ("xla.python_client_mem_fraction", "GPUs, and this is a TPU"))),
             None => Ok(()),

@@ -83,12 +83,16 @@ impl Step<'_> {
         input
     }
 
-    /// Rows of zeros and a one that an embedding by a matmul reads. On TPUs the matmul makes them.
+    /// Rows of zeros and a one that an embedding by a matmul reads, and its backward again. On TPUs the matmuls make them.
     pub(super) fn one_hot_words(&mut self, vocab: u64) -> Option<Value> {
         self.job.gpu()?;
+        if let Some(words) = self.sorted_words.take() {
+            return Some(words);
+        }
         let bytes = HALF * vocab * self.tokens();
         let words = self.tape.value("one-hot words", bytes, Category::Buffer);
         self.tape.kernel("one_hot", Self::memory(MemoryKind::Elementwise, 0, bytes), &[], &[words]);
+        self.sorted_words = Some(words);
         Some(words)
     }
 

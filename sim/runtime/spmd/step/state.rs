@@ -117,7 +117,7 @@ pub(super) struct Step<'j> {
     pub(super) sequences: Vec<Value>,
     /// Each row's log-sum-exp, of attention that ran again.
     pub(super) row_sums: Option<Value>,
-    /// Words sorted, and where each stood, for the embedding's gradient.
+    /// Words sorted, and where each stood, or their one-hot rows: for the embedding's gradient.
     pub(super) sorted_words: Option<Value>,
     /// The weight of the matmul that makes a gate's gradients in its own kernel.
     pub(super) gates_weight: Option<Value>,
