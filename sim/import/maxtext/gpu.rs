@@ -8,6 +8,7 @@ use super::super::importer::Request;
 use super::super::machine;
 use super::super::settings::Settings;
 use super::super::why::Why;
+use crate::plan::xla::GpuFlags;
 
 /// Axes of a scenario, with MaxText's axes within a node and between nodes.
 const AXES: [(&str, &str, &str); 3] = [
@@ -77,10 +78,10 @@ pub(super) fn mesh(out: &mut Imported, settings: &Settings<'_>, request: &Reques
 /// Writes `xla.flags`: those of `XLA_FLAGS` in a script that are known here.
 pub(super) fn flags(out: &mut Imported, request: &Request<'_>) {
     let words = request.text.split(|sign: char| sign.is_whitespace() || "\"'\\".contains(sign));
-    let mut seen: Vec<&str> = vec![];
-    for word in words {
-        let bare = word.strip_prefix("--").filter(|bare| bare.starts_with("xla_"));
-        seen.extend(bare.filter(|bare| crate::plan::xla::GpuFlags::of(&[bare]).is_ok()));
+    let bare = words.filter_map(|word| word.strip_prefix("--").filter(|bare| bare.starts_with("xla_")));
+    let (seen, strange): (Vec<&str>, Vec<&str>) = bare.partition(|bare| GpuFlags::of(&[bare]).is_ok());
+    if !strange.is_empty() {
+        out.note(format!("Flags of XLA:GPU that are not known here, and left out: {}.", strange.join(", ")));
     }
     if seen.is_empty() {
         out.note("XLA_FLAGS are not in the file: write those that the job runs with in xla.flags, such as xla_gpu_enable_pipelined_all_gather=true.");

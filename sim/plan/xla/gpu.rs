@@ -53,13 +53,18 @@ enum Sets {
 
 /// Flags that are known, without their dashes. Those that set nothing choose kernels, compile faster, or dump; or are in every measured
 /// recipe.
-const KNOWN: [(&str, Sets); 26] = [
+const KNOWN: [(&str, Sets); 30] = [
     ("xla_gpu_enable_latency_hiding_scheduler", Sets::Switch(|flags, on| flags.latency_hiding = on)),
     ("xla_gpu_enable_pipelined_all_gather", Sets::Switch(|flags, on| flags.pipelined_all_gather = on)),
     ("xla_gpu_enable_pipelined_reduce_scatter", Sets::Switch(|flags, on| flags.pipelined_reduction = on)),
     ("xla_gpu_all_gather_combine_threshold_bytes", Sets::Bytes(|flags, bytes| flags.all_gather = bytes)),
     ("xla_gpu_reduce_scatter_combine_threshold_bytes", Sets::Bytes(|flags, bytes| flags.reduce_scatter = bytes)),
     ("xla_gpu_all_reduce_combine_threshold_bytes", Sets::Bytes(|flags, bytes| flags.all_reduce = bytes)),
+    // As newer releases call them.
+    ("xla_gpu_pipeline_all_gather", Sets::Switch(|flags, on| flags.pipelined_all_gather = on)),
+    ("xla_gpu_pipeline_reduce_scatter", Sets::Switch(|flags, on| flags.pipelined_reduction = on)),
+    ("xla_gpu_pipeline_all_reduce", Sets::Nothing),
+    ("xla_dump_to", Sets::Nothing),
     ("xla_gpu_enable_pipelined_all_reduce", Sets::Nothing),
     ("xla_gpu_enable_pipelined_collectives", Sets::Nothing),
     ("xla_gpu_enable_while_loop_double_buffering", Sets::Nothing),
@@ -126,8 +131,8 @@ impl GpuFlags {
         match sets {
             Sets::Nothing => {}
             Sets::Switch(set) => match value.to_ascii_lowercase().as_str() {
-                "true" | "1" => set(self, true),
-                "false" | "0" => set(self, false),
+                "true" | "1" | "on" => set(self, true),
+                "false" | "0" | "off" => set(self, false),
                 _ => {
                     let problem = format!("{name} is {value:?}, and true or false was expected");
                     return ControlFlow::Break((problem, format!("write {name}=true")));
@@ -168,7 +173,7 @@ mod tests {
         for (list, at, words) in [
             (&["xla_gpu_graph_level=0", "xla_gpu_enable_pipelined_all_gathers=true"][..], 1, "did you mean"),
             (&["xla_gpu_all_reduce_combine_threshold_bytes=1GB"], 0, "a number of bytes"),
-            (&["xla_gpu_enable_latency_hiding_scheduler=on"], 0, "true or false"),
+            (&["xla_gpu_enable_latency_hiding_scheduler=maybe"], 0, "true or false"),
             (&["CF_FOR_ALL_GATHER"], 0, "no flag of XLA:GPU"),
         ] {
             let wrong = GpuFlags::of(list).err().expect("it is wrong");
