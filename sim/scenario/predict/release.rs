@@ -4,9 +4,9 @@ use crate::units::Time;
 
 /// Half of an 80 % interval, as the logarithm of one step time over another.
 ///
-/// The steps of 14 public configurations of torchtitan, each imported with the defaults of 0.1.0 and of 0.2.2, a year apart, differ by 8 % in
-/// the median, and eight in ten of them by at most 15 % (`tests/import.rs` predicts them again). No other framework has two releases
-/// here, so this stands for all.
+/// 14 public configurations of torchtitan were imported with the defaults of 0.1.0 and of 0.2.2, which are a year apart. Their steps differ
+/// by 8 % in the median, and eight in ten of them by at most 15 % (`tests/import.rs` predicts them again). No other framework has two
+/// releases here, so this stands for all.
 pub const ANOTHER_RELEASE: f64 = 0.15;
 
 /// An interval around a step, wider by what another release may do to it: both in quadrature, each side for itself.
