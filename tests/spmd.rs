@@ -218,7 +218,6 @@ fn specs_that_do_not_divide_and_slices_nobody_rents_are_refused() {
         (("slice = \"4x4\"", "slice = \"3x5\""), "its slices are"),
         (("slice = \"4x4\"", "slice = \"16x32\""), "its slices are"),
         (("slice = \"4x4\"", "nodes = 2"), "sold in slices"),
-        (("name = \"tpu-v6e\"\nslice = \"4x4\"", "name = \"h200-sxm-141gb\"\nnodes = 2"), "has no TPUs"),
         (("remat_policy = \"full\"", "remat_policy = \"most\""), "save_qkv_proj"),
         (("remat_policy = \"full\"", "remat_policy = \"full\"\nquery_proj = \"device\""), "goes with a custom policy"),
         (

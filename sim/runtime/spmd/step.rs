@@ -5,6 +5,7 @@ mod backward;
 mod forward;
 mod gpu;
 mod head;
+mod moves;
 mod optimizer;
 mod pipeline;
 mod router;

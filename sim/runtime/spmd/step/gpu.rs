@@ -1,9 +1,9 @@
 //! Weights and their gradients as XLA:GPU moves them: cast where they are used, gathered a group ahead, reduced in groups
 //! (`plan/xla/gpu.rs` says whence that is known).
 
-use std::collections::VecDeque;
 use std::ops::Range;
 
+use super::moves::{Part, Place, Use};
 use super::shards::Gathered;
 use super::state::{FULL, HALF, Step};
 use crate::plan::xla::GpuFlags;
@@ -13,42 +13,6 @@ use crate::runtime::spmd::tape::{At, Value};
 
 /// The most that the combiners put into one collective (`combine_threshold_count`, `xla/service/gpu/gpu_compiler.cc`).
 const MOST_COMBINED: usize = 256;
-
-/// A weight by its layer and its place in the layer's block; the head's layer is behind the last.
-type Place = (usize, usize);
-
-/// A use of a weight by a matmul.
-#[derive(Clone, Copy)]
-struct Use {
-    place: Place,
-    /// Numbers of the whole.
-    numbers: u64,
-    /// Numbers on this chip.
-    own: u64,
-}
-
-/// A gradient on its way: its value, and the numbers of the whole and of this chip's part.
-#[derive(Clone, Copy)]
-struct Part {
-    value: Value,
-    numbers: u64,
-    own: u64,
-}
-
-/// What is on its way to matmuls, and from them.
-#[derive(Default)]
-pub(super) struct Moves {
-    /// Uses of weights whose all-gather has not begun, in order.
-    uses: VecDeque<Use>,
-    /// Weights that are gathered, or about to be.
-    ready: Vec<(Place, Value)>,
-    /// The first weight of the group gathered last: its use begins the next.
-    newest: Option<Place>,
-    /// Gradients of weights that are not reduced yet.
-    whole: Vec<Part>,
-    /// This chip's parts of gradients that are not summed over replicas yet.
-    parts: Vec<Part>,
-}
 
 impl Step<'_> {
     fn is_gpu(&self) -> Option<GpuFlags> {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::gpu::Moves;
+use super::moves::Moves;
 use super::shards::Among;
 use crate::model::layer::KindId;
 use crate::plan::xla::Pipeline;
