@@ -28,7 +28,7 @@ impl Writer<'_> {
     pub fn attend(&mut self, shape: &AttentionShape, inputs: [&Value; 3]) -> Made {
         match self.job.attention {
             // Steps for GPUs are refused before they are written.
-            Attention::Splash { .. } | Attention::Cudnn { .. } => self.splash(shape, inputs),
+            Attention::Splash { .. } => self.splash(shape, inputs),
             Attention::DotProduct => dot_product(&mut self.main, shape, inputs),
             Attention::Cudnn { .. } => unreachable!("steps on GPUs are refused before anything is written"),
         }
@@ -38,7 +38,6 @@ impl Writer<'_> {
     pub fn attend_backward(&mut self, shape: &AttentionShape, residuals: &[Value], gradient: &Value) -> [Value; 3] {
         match self.job.attention {
             Attention::Splash { fused_backward } => self.splash_backward(residuals, gradient, fused_backward),
-            Attention::Cudnn { .. } => self.splash_backward(residuals, gradient, false),
             Attention::DotProduct => dot_product_backward(&mut self.main, shape, residuals, gradient),
             Attention::Cudnn { .. } => unreachable!("steps on GPUs are refused before anything is written"),
         }

@@ -328,7 +328,6 @@ fn adapters_and_replicas_are_refused_with_their_place() {
         ("axolotl", "base_model=org/unheard-of", "which is no shipped model"),
         ("accelerate", "distributed_type=MULTI_GPU", "replicas of the whole model (DDP)"),
         ("accelerate", "mixed_precision=fp8", "mixed_precision fp8"),
-        ("maxtext", "hardware=gpu", "MaxText on GPUs"),
     ] {
         let importer = find(name).expect("it is registered");
         let error = read(name, small(importer).1, &[word]).expect_err(word).to_string();

@@ -11,7 +11,7 @@ use crate::make::{FILE, TINY};
 pub const WORD: &str = "zzz";
 
 /// Values that take no word of a list: names, sizes with units, tables.
-const OTHERS: [(&str, &[&str]); 57] = [
+const OTHERS: [(&str, &[&str]); 58] = [
     ("activation_checkpointing.policy", &["'none'", "'full'", "'selective_op'", "{ every = 2 }", "{ first = 1 }"]),
     ("batch.global", &["8", "16", "32", "64"]),
     ("batch.global_tokens", &["1024", "4096", "8192", "32768", "65536"]),
@@ -70,6 +70,7 @@ const OTHERS: [(&str, &[&str]); 57] = [
     ("topology.nic_bandwidth", &["'10 GB/s'"]),
     ("topology.profile", &["'h200-sxm-141gb'", "'b200-sxm'", "'b200-sxm-throttled'"]),
     ("topology.slice", &["'2x2'", "'4x4'", "'2x4'"]),
+    ("xla.python_client_mem_fraction", &["0.9", "0.6"]),
     ("xla.flags", &["[]", "['HOST_OFFLOAD_FLAGS']", "['CF_FOR_ALL_GATHER', 'DATA_PARALLEL_OVERLAP']"]),
     ("xla.remat_policy", &["'full'", "'minimal'", "'save_qkv_proj'", "'custom'"]),
     ("zero.aio.block_size", &["1048576", "100000000"]),

@@ -143,6 +143,7 @@ pub fn plans() -> Vec<String> {
         add(&of(&nvme, "llama-3.1-8b"), &[]),
         add(&replaced(TPU, &[("tpu-v6e", "tpu-v7x"), ("2x2", "2x2x1")]), &["xla.quantization = 'fp8_full'"]),
         add(&replaced(TPU, &[("fsdp = 4\n", "\n")]), &["topology.slices = 2"]),
+        add(&replaced(TPU, &[("name = \"tpu-v6e\"", "name = \"h100-sxm-80gb\""), ("slice = \"2x2\"", "chips = 4")]), &[]),
         add(TPU, &[
             "xla.remat_policy = 'custom'", "mesh.fsdp = 2, mesh.pipeline = 2, batch.micro = 2, model.layers = 8, xla.num_layers_per_pipeline_stage = 2","mesh.fsdp = 2, mesh.tensor = 2", "xla.attention = 'dot_product'", "xla.scan_layers = false", "mesh.fsdp = 2, mesh.pipeline = 2, batch.micro = 2, model.layers = 4, xla.num_pipeline_repeats = 2", "topology.slices = 2"]),
         add(&experts(TPU), &["mesh.fsdp = 2, mesh.expert = 2, xla.capacity_factor = 1.0"]),

@@ -7,7 +7,7 @@ use super::row::{Choice, Kind};
 use super::{Key, presets};
 
 /// Keys and values, in the order of the tables.
-const LISTED: [(&str, &str); 138] = [
+const LISTED: [(&str, &str); 139] = [
     ("description", "\"Llama-3.1-8B on one node\""),
     ("runtime", "\"fsdp2\""),
     ("topology.name", "\"h100-sxm-80gb\""),
@@ -67,6 +67,7 @@ const LISTED: [(&str, &str); 138] = [
     ("internevo.reduce_bucket_size", "268435456"),
     ("nanotron.zero_stage", "1"),
     ("nanotron.ddp_bucket_cap_mb", "100"),
+    ("xla.python_client_mem_fraction", "0.9"),
     ("xla.remat_policy", "\"minimal\""),
     ("xla.sa_block_size", "1024"),
     ("xla.flags", "[\"CF_FOR_ALL_GATHER\"]"),
