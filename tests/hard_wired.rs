@@ -62,7 +62,8 @@ fn experts_are_multiplied_together_unless_the_file_says_otherwise() {
         &[("huggingface = \"config.json\"", "name = \"mixtral-8x7b\""), ("tp = 2\npp = 2", "ep = 8")],
     );
     assert!(states(&experts, "megatron.moe_grouped_gemm = true (Megatron-Core's own default is false"));
-    let said = refused(&format!("{experts}\n[megatron]\nmoe_grouped_gemm = false\nfp8 = \"tensorwise\"\n"));
+    let apart = parse(&format!("{experts}\n[megatron]\nmoe_grouped_gemm = false\nfp8 = \"tensorwise\"\n"));
+    let said = apart.simulable().expect_err("in fp8 they are not").to_string();
     assert!(said.contains("one after the other") && said.contains("moe_grouped_gemm"), "{said}");
 }
 

@@ -278,7 +278,7 @@ fn a_degree_that_a_row_leaves_out_is_what_the_others_leave() {
 fn reasons_name_what_is_missing() {
     let why = |id: &str| mapped(id).unwrap_err().words().to_owned();
     assert_eq!(why("nv-nemo-longseq-llama-2-7b-h100-s4k-cp1"), "states no micro-batch");
-    assert_eq!(why("jaxtb-paxml-5b-h100x256-te-fp8-dp1fsdp256tp1-2048"), "fp8");
+    assert_eq!(why("jaxtb-paxml-5b-h100x256-te-fp8-dp1fsdp256tp1-2048"), "fp8 under xla");
 }
 
 #[test]
