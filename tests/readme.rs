@@ -131,6 +131,7 @@ struct Run<'a> {
     framework: &'a str,
     experts: bool,
     eight_bit: bool,
+    on_tpu: bool,
     weight: f64,
     error: f64,
 }
@@ -146,6 +147,7 @@ fn runs(csv: &str) -> Vec<Run<'_>> {
             framework: cell("framework"),
             experts: cell("blocks") == "experts",
             eight_bit: cell("matmuls") == "8-bit",
+            on_tpu: cell("machine").starts_with("tpu"),
             weight: cell("weight").parse().unwrap(),
             error: (-cell("log_measured_over_predicted").parse::<f64>().unwrap()).exp() - 1.0,
         }
@@ -173,7 +175,7 @@ fn quantile(mut values: Vec<(f64, f64)>, share: f64) -> f64 {
 /// A kind of run in the table: its name, and which runs are of it.
 type Kind = (&'static str, fn(&Run) -> bool);
 
-const KINDS: [Kind; 13] = [
+const KINDS: [Kind; 14] = [
     ("FSDP1, dense, 16-bit", |run| run.framework == "fsdp1"),
     ("FSDP2, dense, 16-bit", |run| run.framework == "fsdp2" && !run.experts && !run.eight_bit),
     ("FSDP2, dense, fp8", |run| run.framework == "fsdp2" && !run.experts && run.eight_bit),
@@ -185,8 +187,9 @@ const KINDS: [Kind; 13] = [
     ("Megatron-DeepSpeed", |run| run.framework == "deepspeed"),
     ("InternEvo", |run| run.framework == "internevo"),
     ("nanotron", |run| run.framework == "nanotron"),
-    ("XLA on TPU, dense", |run| run.framework == "xla" && !run.experts),
-    ("XLA on TPU, experts", |run| run.framework == "xla" && run.experts),
+    ("XLA on TPU, dense", |run| run.framework == "xla" && run.on_tpu && !run.experts),
+    ("XLA on TPU, experts", |run| run.framework == "xla" && run.on_tpu && run.experts),
+    ("XLA on GPU, dense", |run| run.framework == "xla" && !run.on_tpu),
 ];
 
 /// The table of accuracy: errors of step times of all public runs that can be simulated.

@@ -70,7 +70,7 @@ const OTHERS: [(&str, &[&str]); 58] = [
     ("topology.nic_bandwidth", &["'10 GB/s'"]),
     ("topology.profile", &["'h200-sxm-141gb'", "'b200-sxm'", "'b200-sxm-throttled'"]),
     ("topology.slice", &["'2x2'", "'4x4'", "'2x4'"]),
-    ("xla.python_client_mem_fraction", &["0.9", "0.6"]),
+    ("xla.python_client_mem_fraction", &["0.9", "0.05"]),
     ("xla.flags", &["[]", "['HOST_OFFLOAD_FLAGS']", "['CF_FOR_ALL_GATHER', 'DATA_PARALLEL_OVERLAP']"]),
     ("xla.remat_policy", &["'full'", "'minimal'", "'save_qkv_proj'", "'custom'"]),
     ("zero.aio.block_size", &["1048576", "100000000"]),

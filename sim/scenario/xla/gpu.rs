@@ -33,7 +33,7 @@ pub(super) fn check(reader: &Reader<'_>, base: &Base<'_>, table: &written::Xla) 
         };
     }
     for (key, at) in [("mesh.dcn_data", &mesh.dcn_data), ("mesh.dcn_pipeline", &mesh.dcn_pipeline)] {
-        if let Some(at) = at {
+        if let Some(at) = at.as_ref().filter(|at| *at.get_ref() != 1) {
             let problem = format!("{key} counts slices of TPUs, and these are GPUs");
             let remedy = "write mesh.data = N in its place: its ranks are furthest apart, one a node where mesh.fsdp fills a node";
             return Err(reader.plan(at, problem, remedy));
