@@ -105,7 +105,8 @@ fn what_megatron_refuses_of_experts_one_after_the_other_is_refused_by_name() {
         (vec![TOGETHER, ("[megatron]", "[megatron]\nmoe_aux_loss = true")], "evens loads out"),
     ] {
         let text = make::replaced(GELU, &changes);
-        let error = predict(&make::parse(&text), Predict::default()).err().expect("it is refused").to_string();
+        let error =
+            predict(&make::parse(&text), Predict::default()).map(|_| ()).expect_err("it is refused").to_string();
         assert!(error.contains(words), "{changes:?}: {error}");
     }
 }

@@ -189,3 +189,23 @@ fn keys_of_the_other_machine_are_refused_with_what_to_write() {
         assert!(said.contains(words), "{key}: {said}");
     }
 }
+
+#[test]
+fn what_jax_does_not_take_of_a_gpus_memory_is_no_room() {
+    let memory = |fraction: f64| {
+        let text = format!(
+            "runtime = \"xla\"\n[topology]\nname = \"h100-sxm-80gb\"\nchips = 4\n[model]\nname = \"llama-3.1-8b\"\nlayers = 2\n[mesh]\n\
+             fsdp = 4\n[batch]\nsequence = 4096\n[xla]\npython_client_mem_fraction = {fraction}\n"
+        );
+        let scenario = Scenario::parse("pool.toml", &text).unwrap();
+        let has = scenario.topology.chip.memory.0 as f64;
+        let memory = predict(&scenario, Settings::default()).unwrap().memory;
+        (memory.capacity.0 as f64 / has, memory.outside.0 as f64 / has, memory.on_device)
+    };
+    for fraction in [0.9, 0.6, 0.05] {
+        let (capacity, outside, fits) = memory(fraction);
+        assert!((capacity - (fraction + outside).min(1.0)).abs() < 1e-6, "{fraction}: {capacity}");
+        // Two blocks, the embedding and the head take some 9 GiB.
+        assert_eq!(fits, fraction > 0.5);
+    }
+}

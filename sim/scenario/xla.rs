@@ -300,7 +300,7 @@ fn quantization(
             let problem = format!("{} has no units for fp8", topology.chip.name);
             Err(reader.plan(at, problem, "write quantization = \"int8\", or take tpu-v7x"))
         }
-        (Eight::Int8, _) if has => {
+        (Eight::Int8, _) if has && !gpu::is_gpu(topology) => {
             let problem = format!("nobody published how fast {} is in int8", topology.chip.name);
             Err(reader.plan(at, problem, "write quantization = \"fp8_full\""))
         }

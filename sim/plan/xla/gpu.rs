@@ -176,7 +176,7 @@ mod tests {
             (&["xla_gpu_enable_latency_hiding_scheduler=maybe"], 0, "true or false"),
             (&["CF_FOR_ALL_GATHER"], 0, "no flag of XLA:GPU"),
         ] {
-            let wrong = GpuFlags::of(list).err().expect("it is wrong");
+            let wrong = GpuFlags::of(list).expect_err("it is wrong");
             assert_eq!(wrong.at, at);
             assert!(wrong.problem.contains(words), "{}", wrong.problem);
             assert!(!wrong.remedy.is_empty());

@@ -48,6 +48,8 @@ const FP8_ROWS: u64 = 16;
 
 /// The key of whether a rank's experts are multiplied in one call.
 const GROUPED: &str = "megatron.moe_grouped_gemm";
+/// What to write where one after the other is not simulated.
+const TOGETHER: &str = "write megatron.moe_grouped_gemm = true";
 
 /// What of a job's mixture has no rules here, if anything.
 pub(super) fn refuses(job: &Split) -> Option<Refusal> {
@@ -80,11 +82,11 @@ pub(super) fn refuses(job: &Split) -> Option<Refusal> {
         ),
         (
             !grouped && experts.bias,
-            Refusal::new("sequential-experts-biases", "experts with biases, one after the other").on(GROUPED),
+            Refusal::new("sequential-experts-biases", "experts with biases, one after the other").on(GROUPED).instead(TOGETHER),
         ),
         (
             !grouped && job.matmuls.fp8().is_some(),
-            Refusal::new("sequential-experts-fp8", "experts in fp8, one after the other").on(GROUPED),
+            Refusal::new("sequential-experts-fp8", "experts in fp8, one after the other").on(GROUPED).instead(TOGETHER),
         ),
         (
             !grouped && job.block.recompute_modules.activation,
@@ -92,7 +94,7 @@ pub(super) fn refuses(job: &Split) -> Option<Refusal> {
                 "sequential-experts-activation",
                 "activations of experts that are recomputed, of experts one after the other, which Megatron refuses",
             )
-            .on(GROUPED),
+            .on(GROUPED).instead(TOGETHER),
         ),
         (
             !grouped && job.combines(),
@@ -100,7 +102,7 @@ pub(super) fn refuses(job: &Split) -> Option<Refusal> {
                 "sequential-experts-overlap",
                 "experts one after the other beside exchanges of another micro-batch",
             )
-            .on(GROUPED),
+            .on(GROUPED).instead(TOGETHER),
         ),
         (
             router.score == Score::Sinkhorn

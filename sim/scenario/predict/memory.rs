@@ -214,13 +214,13 @@ fn doubt(scenario: &Scenario, program: &Program, (outside, wanted): (Bytes, Byte
 /// Memory of a program on a scenario's device.
 fn device(scenario: &Scenario, program: &Program) -> DeviceMemory {
     let outside = outside(scenario, program);
-    let capacity = scenario.topology.chip.memory;
-    let limit = capacity.saturating_sub(outside);
-    // What a compiler may give out, where that is less.
-    let limit = match scenario.job.parts() {
-        Parts::Compiled(job) => limit.min(job.hbm),
-        _ => limit,
+    let memory = scenario.topology.chip.memory;
+    // What a compiler may give out, where that is less: JAX takes a share of a GPU's memory.
+    let capacity = match scenario.job.parts() {
+        Parts::Compiled(job) => memory.min(job.hbm + outside),
+        _ => memory,
     };
+    let limit = capacity.saturating_sub(outside);
     let unlimited =
         memory::Settings { expandable_segments: scenario.expandable_segments, capacity: Bytes(u64::MAX / 4) };
     let free = memory::replay(program, unlimited);
