@@ -23,6 +23,7 @@ pub mod huggingface;
 pub mod internlm;
 pub mod latent;
 pub mod layer;
+mod mamba;
 pub mod megatron;
 pub mod nanotron;
 pub mod operators;
@@ -34,6 +35,6 @@ pub mod transformers;
 pub mod unpad;
 
 pub use config::{ModelConfig, ParamCount};
-pub use layer::{Attention, Dense, FeedForward, Layer, Layers, Mixer, Norms};
+pub use layer::{Attention, Dense, FeedForward, GatedDelta, Layer, Layers, Mamba2, Mixer, Norms};
 pub use operators::Activation;
 pub use parts::{Dropout, Gating, Norm, NormPlacement, Position, QkNorm};

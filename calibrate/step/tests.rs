@@ -43,6 +43,7 @@ fn mixture(job: XlaPlan, (count, top_k): (u64, u64), capacity_factor: Option<f64
         top_k,
         width: 48,
         shared: 0,
+        shared_gate: false,
         gating: job.model.gating(),
         router,
         bias: false,

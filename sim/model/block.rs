@@ -13,7 +13,8 @@ use super::experts::forward as mixture;
 use super::experts::{Experts, Implementation, titan};
 use super::graph::{Dims, Graph, GraphBuilder, OpKind, ValueId};
 use super::latent;
-use super::layer::{self, Dense, FeedForward, LatentAttention, Layer, Mixer, Norms};
+use super::layer::{self, Dense, FeedForward, LatentAttention, Layer, Mamba2, Mixer, Norms};
+use super::mamba;
 use super::style::{Linears, Rope, Style};
 use super::tensor::{self, TensorParallel};
 use super::transformers;
@@ -183,15 +184,29 @@ fn feed_forward(g: &mut GraphBuilder, dense: &Dense, x: ValueId, params: &FfnPar
 enum First<'l> {
     Heads(&'l layer::Attention, AttentionParams),
     Latent(LatentAttention, latent::Params),
+    Mamba2(Mamba2, mamba::Params),
 }
 
 impl<'l> First<'l> {
-    fn new(g: &mut GraphBuilder, layer: &'l Layer, style: Style) -> First<'l> {
-        match &layer.mixer {
+    fn new(g: &mut GraphBuilder, layer: &'l Layer, style: Style) -> Option<First<'l>> {
+        Some(match &layer.mixer {
             Mixer::Attention(attention) => {
                 First::Heads(attention, attention_params(g, attention, layer.norms.kind, style))
             }
             Mixer::Latent(latent) => First::Latent(*latent, latent::Params::new(g, *latent)),
+            Mixer::Mamba2(mamba) => First::Mamba2(*mamba, mamba::Params::new(g, *mamba)),
+            // A gated DeltaNet is refused before anything is built.
+            Mixer::GatedDelta(_) | Mixer::None => return None,
+        })
+    }
+}
+
+impl First<'_> {
+    fn forward(&self, g: &mut GraphBuilder, (kind, position): (Norm, Position), style: Style, x: ValueId) -> ValueId {
+        match self {
+            First::Heads(sizes, params) => attention(g, (sizes, kind, position), x, params, style),
+            First::Latent(sizes, params) => latent::attention(g, *sizes, x, params),
+            First::Mamba2(sizes, params) => mamba::mixer(g, *sizes, x, params),
         }
     }
 }
@@ -204,14 +219,15 @@ enum Second<'l> {
 }
 
 impl<'l> Second<'l> {
-    fn new(g: &mut GraphBuilder, layer: &'l Layer, style: Style) -> Second<'l> {
-        match (&layer.feed_forward, style.experts) {
+    fn new(g: &mut GraphBuilder, layer: &'l Layer, style: Style) -> Option<Second<'l>> {
+        Some(match (&layer.feed_forward, style.experts) {
+            (FeedForward::None, _) => return None,
             (FeedForward::Dense(dense), _) => Second::Dense(dense, ffn_params(g, dense)),
             (FeedForward::Experts(experts), Implementation::Torchtitan { ranks }) => {
                 Second::Titan(experts, titan::Params::new(g, experts, ranks), ranks)
             }
             (FeedForward::Experts(experts), _) => Second::Mixture(experts, mixture::Params::new(g, experts)),
-        }
+        })
     }
 
     fn forward(&self, g: &mut GraphBuilder, style: Style, x: ValueId) -> ValueId {
@@ -223,6 +239,27 @@ impl<'l> Second<'l> {
     }
 }
 
+/// A layer that is a mixer alone, or a feed-forward alone: a norm, the one part, and the residual sum.
+fn alone(
+    g: &mut GraphBuilder,
+    (m, layer, style): (&ModelConfig, &Layer, Style),
+    x: ValueId,
+    (first, second): (Option<First<'_>>, Option<Second<'_>>),
+) -> ValueId {
+    let (kind, d) = (layer.norms.kind, m.width);
+    let params = norm_params(g, kind, d, "norm.weight", "norm.bias");
+    let normed = norm(g, kind, g.dims().local_tokens(), x, &params, "norm", ("xn_BSD", BLD));
+    let made = match (first, second) {
+        (Some(first), _) => first.forward(g, (kind, m.position), style, normed),
+        (None, Some(second)) => second.forward(g, style, normed),
+        (None, None) => unreachable!("a layer has a part: those that have none are refused"),
+    };
+    g.drop_values(&[normed]);
+    let out = g.op("residual", OpKind::ADD, &[x, made], &[], ("out_BSD", BLD));
+    g.drop_values(&[made]);
+    out
+}
+
 /// One layer of a model.
 pub fn block(m: &ModelConfig, dims: Dims, compute: DType, layer: &Layer, style: Style) -> Graph {
     if let Some(class) = transformers::class_of(m, style) {
@@ -231,8 +268,13 @@ pub fn block(m: &ModelConfig, dims: Dims, compute: DType, layer: &Layer, style: 
     let (mut graph, x) = GraphBuilder::new("layers", dims, compute, ("x_BSD", BLD, compute));
     let g = &mut graph;
     let (rows, d) = (dims.local_tokens(), m.width);
-    let first = First::new(g, layer, style);
-    let second = Second::new(g, layer, style);
+    let (first, second) = match (First::new(g, layer, style), Second::new(g, layer, style)) {
+        (Some(first), Some(second)) => (first, second),
+        (first, second) => {
+            let out = alone(g, (m, layer, style), x, (first, second));
+            return graph.finish(out);
+        }
+    };
     let Norms { kind, placement } = layer.norms;
     let pre = placement != NormPlacement::Post;
     let post = matches!(placement, NormPlacement::Post | NormPlacement::PreAndPost);
@@ -258,10 +300,7 @@ pub fn block(m: &ModelConfig, dims: Dims, compute: DType, layer: &Layer, style: 
     };
     let attn_in = if pre { norm(g, kind, rows, x, &attn_norm, "attention_norm", ("xn_BSD", BLD)) } else { x };
     let whole = tensor::enter(g, attn_in, "attention");
-    let attn = match &first {
-        First::Heads(sizes, params) => attention(g, (sizes, kind, m.position), whole, params, style),
-        First::Latent(sizes, params) => latent::attention(g, *sizes, whole, params),
-    };
+    let attn = first.forward(g, (kind, m.position), style, whole);
     if whole != attn_in {
         g.drop_values(&[whole]);
     }

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use super::experts::Experts;
-use super::layer::{Attention, Dense, LatentAttention, Layers, Mixer, Norms};
+use super::layer::{Attention, Dense, FeedForward, LatentAttention, Layer, Layers, Mixer, Norms};
+use super::operators::Activation;
 use super::parts::{Dropout, Gating, Norm, Position, QkNorm};
 
 /// A decoder-only transformer.
@@ -95,9 +96,18 @@ impl ModelConfig {
         self.layers.iter().filter(|layer| layer.experts().is_some()).count() as u64
     }
 
-    /// What mixes tokens in its layers, which differ in their windows only ([`Layers`]): all but the window is that of every layer.
+    /// The attention of its layers, which differs in windows only ([`Layers`]): all but the window is that of every layer that has
+    /// some. Without attention: what mixes tokens in the first layer that mixes them.
     pub fn mixer(&self) -> &Mixer {
-        &self.layers.kinds()[0].mixer
+        let mixers = || self.layers.kinds().iter().map(|kind| &kind.mixer);
+        let attention = mixers().find(|mixer| mixer.attends());
+        attention.or_else(|| mixers().find(|mixer| **mixer != Mixer::None)).unwrap_or(&self.layers.kinds()[0].mixer)
+    }
+
+    /// Whether every layer is attention and then a feed-forward.
+    pub fn is_transformer(&self) -> bool {
+        let plain = |kind: &Layer| kind.mixer.attends() && kind.feed_forward != FeedForward::None;
+        self.layers.kinds().iter().all(plain)
     }
 
     /// Attention of its layers, if it is that of heads: all but the window is that of every layer.
@@ -108,6 +118,12 @@ impl ModelConfig {
     /// Latent attention of its layers, if it is that.
     pub fn latent(&self) -> Option<&LatentAttention> {
         self.mixer().latent()
+    }
+
+    /// Whether attention or shared experts are gated by numbers of their own (Qwen3-Next).
+    pub fn has_gates(&self) -> bool {
+        let attention = self.attention().is_some_and(|attention| attention.output_gate);
+        attention || self.experts().is_some_and(|experts| experts.shared_gate)
     }
 
     /// N: query heads of every layer.
@@ -165,9 +181,10 @@ impl ModelConfig {
         self.layers.kinds().iter().find_map(|kind| kind.dense())
     }
 
-    /// How hidden values of every layer's feed-forward are made.
+    /// How hidden values of every layer's feed-forward are made; where no layer has one, what a Mamba-2 applies to its convolution.
     pub fn gating(&self) -> Gating {
-        self.layers.kinds()[0].feed_forward.gating()
+        let gating = self.layers.kinds().iter().find_map(|kind| kind.feed_forward.gating());
+        gating.unwrap_or(Gating::Plain(Activation::Silu))
     }
 
     /// F: width of the dense feed-forward; where no kind of layer has one, that of one expert.

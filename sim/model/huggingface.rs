@@ -15,6 +15,7 @@
 mod bloom;
 mod decoder;
 mod deepseek;
+mod described;
 mod dropout;
 mod error;
 mod experts;
@@ -24,22 +25,27 @@ mod gemma;
 mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
+mod granite;
 mod ignored;
 pub mod inline;
 mod keys;
 mod limits;
 mod llama;
 mod llama4;
+mod mamba2;
 mod maxtext;
 pub mod megatron;
 mod mistral;
+mod mixers;
 mod mixtral;
 mod mpt;
 mod nemotron;
+mod nemotron_h;
 mod olmo2;
 mod opt;
 mod phi3;
 mod qwen;
+mod qwen3_next;
 mod refuse;
 pub mod shipped;
 #[cfg(test)]
@@ -100,7 +106,12 @@ const ARCHITECTURES: &[Architecture] = &[
     sparse("qwen3_moe", "Qwen3MoeConfig", qwen::read_qwen3_moe),
     sparse("deepseek_v2", "DeepseekV2Config", deepseek::read_v2),
     sparse("deepseek_v3", "DeepseekV3Config", deepseek::read_v3),
+    dense("mamba2", "Mamba2Config", mamba2::read),
+    sparse("nemotron_h", "NemotronHConfig", nemotron_h::read),
+    sparse("qwen3_next", "Qwen3NextConfig", qwen3_next::read),
+    sparse("granitemoehybrid", "GraniteMoeHybridConfig", granite::read),
     sparse("gpt_oss", "GptOssConfig", gpt_oss::read),
+    sparse("layers", "a list of layers", described::read),
     sparse("megatron", "Megatron-LM's arguments", megatron::read),
 ];
 

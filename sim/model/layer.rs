@@ -4,17 +4,21 @@
 //! variant of [`Mixer`]; the compiler then asks for its sizes, its parameters and its operators.
 
 mod attention;
+mod delta;
 mod dense;
 mod latent;
 mod list;
+mod mamba2;
 mod mixer;
 #[cfg(test)]
 mod tests;
 
 pub use attention::Attention;
+pub use delta::GatedDelta;
 pub use dense::Dense;
 pub use latent::LatentAttention;
-pub use list::{KindId, Layers, MOST_LAYERS};
+pub use list::{KindId, Layers, MOST_LAYERS, stand_together};
+pub use mamba2::Mamba2;
 pub use mixer::Mixer;
 
 use super::experts::Experts;
@@ -38,6 +42,8 @@ pub enum FeedForward {
     Dense(Dense),
     /// Many, of which a router picks a few for each token.
     Experts(Experts),
+    /// Nothing: the layer is a mixer alone (Mamba-2, Nemotron-H).
+    None,
 }
 
 /// The norms over the model width in a layer.
@@ -50,11 +56,12 @@ pub struct Norms {
 }
 
 impl FeedForward {
-    /// How its hidden values are made: of every expert, where there are some.
-    pub fn gating(&self) -> Gating {
+    /// How its hidden values are made: of every expert, where there are some; none if there is no feed-forward.
+    pub fn gating(&self) -> Option<Gating> {
         match self {
-            FeedForward::Dense(dense) => dense.gating,
-            FeedForward::Experts(experts) => experts.gating,
+            FeedForward::Dense(dense) => Some(dense.gating),
+            FeedForward::Experts(experts) => Some(experts.gating),
+            FeedForward::None => None,
         }
     }
 
@@ -66,6 +73,7 @@ impl FeedForward {
                 (all, all)
             }
             FeedForward::Experts(experts) => experts.params(width),
+            FeedForward::None => (0, 0),
         }
     }
 }
@@ -75,7 +83,7 @@ impl Layer {
     pub fn experts(&self) -> Option<&Experts> {
         match &self.feed_forward {
             FeedForward::Experts(experts) => Some(experts),
-            FeedForward::Dense(_) => None,
+            FeedForward::Dense(_) | FeedForward::None => None,
         }
     }
 
@@ -83,7 +91,7 @@ impl Layer {
     pub fn dense(&self) -> Option<&Dense> {
         match &self.feed_forward {
             FeedForward::Dense(dense) => Some(dense),
-            FeedForward::Experts(_) => None,
+            FeedForward::Experts(_) | FeedForward::None => None,
         }
     }
 
@@ -95,7 +103,9 @@ impl Layer {
     /// Parameters in a model so wide: all, and those that one token meets.
     pub fn params(&self, width: u64) -> (u64, u64) {
         let Norms { kind, placement } = self.norms;
-        let around = self.mixer.params(width, kind) + placement.count() * kind.params(width);
+        // A layer of one part has the norms of one.
+        let parts = u64::from(self.mixer != Mixer::None) + u64::from(self.feed_forward != FeedForward::None);
+        let around = self.mixer.params(width, kind) + placement.count() * parts / 2 * kind.params(width);
         let (all, met) = self.feed_forward.params(width);
         (around + all, around + met)
     }

@@ -54,6 +54,7 @@ impl Op {
             OpKind::RotateComplex { .. } => attention::rotate_complex(self.inputs.len() > 1),
             OpKind::Rotate(_) => attention::ROTATE,
             OpKind::Attention { .. } => attention::ATTENTION,
+            OpKind::Mamba2(_) => attention::MAMBA2,
             OpKind::CrossEntropy { .. } => loss::CROSS_ENTROPY,
             OpKind::FlashCrossEntropy => loss::FLASH_CROSS_ENTROPY,
             OpKind::CompiledCrossEntropy { .. } => loss::COMPILED_CROSS_ENTROPY,

@@ -39,6 +39,7 @@ mod internlm;
 mod keep;
 mod kernels;
 mod leaves;
+mod mamba;
 pub mod main_gradients;
 mod megatron;
 mod nanotron;

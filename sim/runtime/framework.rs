@@ -64,6 +64,14 @@ impl Plan {
 
     /// What of it has no rules here, if anything.
     pub fn refuses(&self) -> Option<Refusal> {
+        if !self.model().is_transformer() && !matches!(self, Plan::Torch(_)) {
+            let what = "layers that are not attention and then a feed-forward";
+            return Some(Refusal::new("mixers", what).on("runtime").instead("write runtime = \"fsdp2\""));
+        }
+        if self.model().has_gates() {
+            let what = "gated attention, or shared experts with a gate";
+            return Some(Refusal::new("gates", what).instead("take a model without them: `windtunnel show model` describes this one"));
+        }
         self.framework().refuses()
     }
 

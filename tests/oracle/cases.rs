@@ -226,6 +226,7 @@ fn experts(dims: &Dims, gating: Gating) -> Experts {
         top_k: dims.top_k,
         width: dims.ffn,
         shared: dims.shared,
+        shared_gate: false,
         gating,
         router: Router {
             score: Score::Softmax,

@@ -31,6 +31,7 @@ pub fn job(c: &Value) -> MegatronPlan {
         top_k: number("topk"),
         width: number("width"),
         shared: number("shared"),
+        shared_gate: false,
         gating: job.split.model.gating(),
         router: Router {
             score: match c["score"].as_str() {

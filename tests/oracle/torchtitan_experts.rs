@@ -37,6 +37,7 @@ pub fn job(c: &Value) -> TorchPlan {
         top_k: number("top_k"),
         width: number("width"),
         shared: number("shared"),
+        shared_gate: false,
         gating: job.model.gating(),
         router: Router {
             score: if c["score"] == "sigmoid" { Score::Sigmoid } else { Score::Softmax },

@@ -44,6 +44,8 @@ pub struct Experts {
     pub width: u64,
     /// Width of the shared experts together, which every token passes; 0: none.
     pub shared: u64,
+    /// Whether a number for each token weighs what shared experts make (Qwen3-Next).
+    pub shared_gate: bool,
     /// How the hidden values of each expert are made.
     pub gating: Gating,
     /// The router.
@@ -67,7 +69,7 @@ impl Experts {
     pub fn params(&self, width: u64) -> (u64, u64) {
         let Router { bias, correction, .. } = self.router;
         let router = width * self.count + self.count * (u64::from(bias) + u64::from(correction));
-        let shared = (self.gating.ups() + 1) * width * self.shared;
+        let shared = (self.gating.ups() + 1) * width * self.shared + if self.shared_gate { width } else { 0 };
         let beside = router + shared;
         let one = self.one(width);
         (beside + self.count * one, beside + self.top_k * one)

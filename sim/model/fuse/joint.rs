@@ -145,6 +145,7 @@ impl Joint {
             | OpKind::ChunkedLoss(_)
             | OpKind::FusedLinearCrossEntropy
             | OpKind::ParallelCrossEntropy
+            | OpKind::Mamba2(_)
             | OpKind::Experts(_)
             | OpKind::Megatron(_)
             | OpKind::InternLm(_)
@@ -343,6 +344,7 @@ impl Joint {
             | OpKind::ChunkedLoss(_)
             | OpKind::FusedLinearCrossEntropy
             | OpKind::ParallelCrossEntropy
+            | OpKind::Mamba2(_)
             | OpKind::Experts(_)
             | OpKind::Megatron(_)
             | OpKind::InternLm(_)

@@ -66,6 +66,10 @@ pub(super) struct Decoder {
     /// Every how many layers one sees everything (Gemma 2: 2, Gemma 3: 6); 0: none.
     pub global_every: u64,
     pub attention_softcap: bool,
+    /// Attention's output is gated (Qwen3-Next).
+    pub output_gate: bool,
+    /// All layers, one by one, where they are more than two patterns say.
+    pub list: Option<Vec<Layer>>,
     pub logit_softcap: bool,
     pub mtp_layers: u64,
     pub scaled_embedding: bool,
@@ -75,7 +79,10 @@ pub(super) struct Decoder {
 impl Decoder {
     /// The model; its name, source, dropout and longest sequence are the caller's to fill in.
     pub fn model(self) -> ModelConfig {
-        let layers = Layers::new(self.layers, self.dense_first, self.period(), |place| self.layer(place));
+        let layers = match &self.list {
+            Some(list) => Layers::new(self.layers, 0, list.len() as u64, |place| list[place as usize % list.len()].clone()),
+            None => Layers::new(self.layers, self.dense_first, self.period(), |place| self.layer(place)),
+        };
         ModelConfig {
             name: String::new(),
             layers,
@@ -103,8 +110,8 @@ impl Decoder {
         (1..=windows).map(|times| times * experts).find(|period| period.is_multiple_of(windows)).unwrap_or(windows)
     }
 
-    /// The layer at a place.
-    fn layer(&self, place: u64) -> Layer {
+    /// The layer at a place, as both patterns have it.
+    pub fn layer(&self, place: u64) -> Layer {
         let sees_all = self.global_every > 0 && (place + 1).is_multiple_of(self.global_every);
         let mixer = match self.latent {
             Some(latent) => Mixer::Latent(LatentAttention { heads: self.heads, ..latent }),
@@ -119,6 +126,7 @@ impl Decoder {
                 qk_norm: self.qk_norm,
                 sinks: self.sinks,
                 softcap: self.attention_softcap,
+                output_gate: self.output_gate,
             }),
         };
         let nth = if self.every_first { place } else { place + 1 };
@@ -142,20 +150,28 @@ pub(super) fn plain(keys: &Keys<'_>, names: &Names, ffn: u64) -> Result<Decoder,
 pub(super) fn sized(keys: &Keys<'_>, names: &Names, ffn: u64, head_dim: Option<u64>) -> Result<Decoder, ModelError> {
     let width = keys.size(names.width, WIDTH)?;
     let heads = keys.size(names.heads, HEADS)?;
-    Ok(Decoder {
-        layers: keys.size(names.layers, LAYERS)?,
+    let layers = keys.size(names.layers, LAYERS)?;
+    let head_dim = head_dim.map_or_else(|| split_width(keys, width, heads), Ok)?;
+    let vocab = keys.size(names.vocab, VOCAB)?;
+    Ok(Decoder { ffn, ..bare((layers, width, vocab), (heads, head_dim)) })
+}
+
+/// A decoder of so many layers, so wide, of so many words, with so many heads of so many dimensions, and otherwise plain.
+pub(super) fn bare((layers, width, vocab): (u64, u64, u64), (heads, head_dim): (u64, u64)) -> Decoder {
+    Decoder {
+        layers,
         width,
         heads,
         kv_heads: heads,
-        head_dim: head_dim.map_or_else(|| split_width(keys, width, heads), Ok)?,
-        ffn,
+        head_dim,
+        ffn: 1,
         experts: None,
         dense_first: 0,
         every: 1,
         every_first: true,
         latent: None,
         sinks: false,
-        vocab: keys.size(names.vocab, VOCAB)?,
+        vocab,
         norm: Norm::Rms,
         norm_placement: NormPlacement::Pre,
         final_norm: true,
@@ -171,11 +187,13 @@ pub(super) fn sized(keys: &Keys<'_>, names: &Names, ffn: u64, head_dim: Option<u
         sliding_window: None,
         global_every: 0,
         attention_softcap: false,
+        output_gate: false,
+        list: None,
         logit_softcap: false,
         mtp_layers: 0,
         scaled_embedding: false,
         notes: Vec::new(),
-    })
+    }
 }
 
 /// Like [`plain`], with the keys that Llama and its descendants share: `intermediate_size`, `num_key_value_heads`

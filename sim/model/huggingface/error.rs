@@ -80,7 +80,7 @@ pub enum ModelError {
     /// A mixture of experts of an architecture that is read without.
     #[error(
         "{place}: {what}: no reader describes this mixture of experts; the model types with experts that can be read \
-         are mixtral, llama4_text, qwen3_moe, deepseek_v2, deepseek_v3, gpt_oss"
+         are mixtral, llama4_text, qwen3_moe, qwen3_next, deepseek_v2, deepseek_v3, gpt_oss, nemotron_h, granitemoehybrid"
     )]
     MixtureOfExperts {
         /// File, and line where it is certain.

@@ -45,6 +45,7 @@ pub(super) fn chosen(keys: &Keys<'_>, (count, top_k): (u64, u64), width: u64) ->
         top_k,
         width,
         shared: 0,
+        shared_gate: false,
         gating: Gating::Gated(Activation::Silu),
         router,
         bias: false,

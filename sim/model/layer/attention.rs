@@ -25,6 +25,8 @@ pub struct Attention {
     pub sinks: bool,
     /// `cap·tanh(x/cap)` on the scores (Gemma 2).
     pub softcap: bool,
+    /// What attention makes is multiplied by the sigmoid of as many numbers, which come from the queries' projection (Qwen3-Next).
+    pub output_gate: bool,
 }
 
 impl Attention {
@@ -41,6 +43,7 @@ impl Attention {
             qk_norm: None,
             sinks: false,
             softcap: false,
+            output_gate: false,
         }
     }
 
@@ -55,6 +58,7 @@ impl Attention {
         let qkv_bias = if self.qkv_bias { q + 2 * kv } else { 0 };
         let output_bias = if self.output_bias { d } else { 0 };
         let sinks = if self.sinks { self.heads } else { 0 };
-        d * (q + 2 * kv) + q * d + qkv_bias + output_bias + norms + sinks
+        let gate = if self.output_gate { d * q } else { 0 };
+        gate + d * (q + 2 * kv) + q * d + qkv_bias + output_bias + norms + sinks
     }
 }

@@ -4,7 +4,7 @@
 //! that it goes on where another count is asked for (`model.layers`): a window in every layer but each sixth, dense layers
 //! before those with experts.
 
-use super::{FeedForward, Layer};
+use super::{FeedForward, Layer, Mixer};
 
 /// The most layers that a model may have: DeepNet has a thousand (arXiv 2203.00555).
 pub const MOST_LAYERS: u64 = 1_024;
@@ -22,8 +22,9 @@ impl KindId {
 
 /// The layers of a model.
 ///
-/// Kinds are distinct, and in the order in which they come first in the list. They differ in their windows and in whether
-/// they have experts, and in nothing else: the code that asks a model for its heads, its norms or its experts relies on that.
+/// Kinds are distinct, and in the order in which they come first in the list. All attention of a model has the same heads, whatever
+/// its windows, and so are all layers with experts, all dense ones and all of one other mixer alike: the code that asks a
+/// model for its heads, its norms or its experts relies on that.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Layers {
     kinds: Vec<Layer>,
@@ -57,7 +58,7 @@ impl Layers {
         let pairs =
             self.kinds.iter().enumerate().flat_map(|(at, one)| self.kinds[..at].iter().map(move |other| (one, other)));
         for (one, other) in pairs {
-            assert!(may_stand_together(one, other), "kinds of layers differ in more than they may: {one:?}, {other:?}");
+            assert!(stand_together(one, other), "kinds of layers differ in more than they may: {one:?}, {other:?}");
         }
     }
 
@@ -143,13 +144,20 @@ fn known(kinds: &mut Vec<Layer>, layer: Layer) -> KindId {
     KindId(u16::try_from(at).expect("a model has fewer kinds of layers than layers"))
 }
 
-/// Whether two kinds differ in their windows at most, and in whether they have experts.
-fn may_stand_together(one: &Layer, other: &Layer) -> bool {
+/// Whether two kinds have the same parts where they have parts of one sort, but for their windows.
+pub fn stand_together(one: &Layer, other: &Layer) -> bool {
     let same = match (&one.feed_forward, &other.feed_forward) {
         (FeedForward::Dense(one), FeedForward::Dense(other)) => one == other,
         (FeedForward::Experts(one), FeedForward::Experts(other)) => one == other,
         (FeedForward::Dense(dense), FeedForward::Experts(experts))
         | (FeedForward::Experts(experts), FeedForward::Dense(dense)) => dense.gating == experts.gating,
+        (FeedForward::None, _) | (_, FeedForward::None) => true,
     };
-    same && one.norms == other.norms && one.mixer.with_window(None) == other.mixer.with_window(None)
+    let mixers = match (one.mixer, other.mixer) {
+        (Mixer::Mamba2(one), Mixer::Mamba2(other)) => one == other,
+        (Mixer::GatedDelta(one), Mixer::GatedDelta(other)) => one == other,
+        (one, other) if one.attends() && other.attends() => one.with_window(None) == other.with_window(None),
+        _ => true,
+    };
+    same && mixers && one.norms == other.norms
 }

@@ -1,6 +1,6 @@
 //! What mixes tokens: one variant for each way.
 
-use super::{Attention, LatentAttention};
+use super::{Attention, GatedDelta, LatentAttention, Mamba2};
 use crate::model::parts::Norm;
 
 /// What mixes tokens.
@@ -10,6 +10,12 @@ pub enum Mixer {
     Attention(Attention),
     /// Attention whose keys and values come from one short vector per token.
     Latent(LatentAttention),
+    /// A state-space model, scanned in chunks.
+    Mamba2(Mamba2),
+    /// Linear attention whose state forgets and corrects.
+    GatedDelta(GatedDelta),
+    /// Nothing: the layer is a feed-forward alone (Nemotron-H).
+    None,
 }
 
 impl Mixer {
@@ -17,7 +23,7 @@ impl Mixer {
     pub fn attention(&self) -> Option<&Attention> {
         match self {
             Mixer::Attention(attention) => Some(attention),
-            Mixer::Latent(_) => None,
+            Mixer::Latent(_) | Mixer::Mamba2(_) | Mixer::GatedDelta(_) | Mixer::None => None,
         }
     }
 
@@ -25,15 +31,23 @@ impl Mixer {
     pub fn latent(&self) -> Option<&LatentAttention> {
         match self {
             Mixer::Latent(latent) => Some(latent),
-            Mixer::Attention(_) => None,
+            Mixer::Attention(_) | Mixer::Mamba2(_) | Mixer::GatedDelta(_) | Mixer::None => None,
         }
     }
 
-    /// N: query heads.
+    /// Whether it is attention over all tokens, or over a window of them.
+    pub fn attends(&self) -> bool {
+        matches!(self, Mixer::Attention(_) | Mixer::Latent(_))
+    }
+
+    /// N: query heads; of what is no attention, heads of its values.
     pub fn heads(&self) -> u64 {
         match self {
             Mixer::Attention(attention) => attention.heads,
             Mixer::Latent(latent) => latent.heads,
+            Mixer::Mamba2(mamba) => mamba.heads,
+            Mixer::GatedDelta(delta) => delta.value_heads,
+            Mixer::None => 0,
         }
     }
 
@@ -42,6 +56,9 @@ impl Mixer {
         match self {
             Mixer::Attention(attention) => attention.kv_heads,
             Mixer::Latent(latent) => latent.heads,
+            Mixer::Mamba2(mamba) => mamba.heads,
+            Mixer::GatedDelta(delta) => delta.value_heads,
+            Mixer::None => 0,
         }
     }
 
@@ -50,6 +67,9 @@ impl Mixer {
         match self {
             Mixer::Attention(attention) => attention.head_dim,
             Mixer::Latent(latent) => latent.head_dim(),
+            Mixer::Mamba2(mamba) => mamba.head_dim,
+            Mixer::GatedDelta(delta) => delta.value_dim,
+            Mixer::None => 0,
         }
     }
 
@@ -57,7 +77,7 @@ impl Mixer {
     pub fn window(&self) -> Option<u64> {
         match self {
             Mixer::Attention(attention) => attention.window,
-            Mixer::Latent(_) => None,
+            Mixer::Latent(_) | Mixer::Mamba2(_) | Mixer::GatedDelta(_) | Mixer::None => None,
         }
     }
 
@@ -66,16 +86,17 @@ impl Mixer {
     pub fn with_window(self, window: Option<u64>) -> Mixer {
         match self {
             Mixer::Attention(attention) => Mixer::Attention(Attention { window, ..attention }),
-            Mixer::Latent(latent) => Mixer::Latent(latent),
+            same @ (Mixer::Latent(_) | Mixer::Mamba2(_) | Mixer::GatedDelta(_) | Mixer::None) => same,
         }
     }
 
     /// What a token's scores and weighted values are computed over, all heads together: N·H, or the mean of N·(U + R)
-    /// and N·W under latent attention.
+    /// and N·W under latent attention. Where there are no scores over all tokens: zero.
     pub fn score_width(&self) -> u64 {
         match self {
             Mixer::Attention(attention) => attention.heads * attention.head_dim,
             Mixer::Latent(latent) => latent.heads * (latent.head_dim() + latent.value) / 2,
+            Mixer::Mamba2(_) | Mixer::GatedDelta(_) | Mixer::None => 0,
         }
     }
 
@@ -84,6 +105,9 @@ impl Mixer {
         match self {
             Mixer::Attention(attention) => attention.params(width, norm),
             Mixer::Latent(latent) => latent.params(width),
+            Mixer::Mamba2(mamba) => mamba.params(width),
+            Mixer::GatedDelta(delta) => delta.params(width),
+            Mixer::None => 0,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Attention in one kernel, and the rotary embedding of what it reads.
+//! Attention in one kernel, the rotary embedding of what it reads, and what stands in its place.
 
 use super::row::{Autocast, Of, Parameters, Row, Saved, Selective, Stop, Strides};
 
@@ -32,3 +32,14 @@ pub(super) const ROTARY_ROWS: Row =
 /// Rotary embedding written in real numbers.
 pub(super) const ROTATE: Row =
     Row { autocast: Err("a rotary embedding in real numbers under torch.autocast"), ..ROTARY };
+
+/// A Mamba-2's scan and what is around it. It is a function of its own, whose weights a compiler does not look into.
+pub(super) const MAMBA2: Row = Row {
+    kernel: "mamba_split_conv1d_scan_combined",
+    saves: &[Of::Input(0)],
+    policy: None,
+    selective: Selective::Never,
+    autocast: Err("Mamba-2 under torch.autocast"),
+    compiles: Err("Mamba-2 in compiled blocks"),
+    ..ATTENTION
+};

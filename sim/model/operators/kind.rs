@@ -4,6 +4,7 @@ use super::row::Simple;
 use super::{moves, pointwise};
 use crate::model::experts::ExpertOp;
 use crate::model::internlm::InternLmOp;
+use crate::model::layer::Mamba2;
 use crate::model::megatron::MegatronOp;
 use crate::model::nanotron::NanotronOp;
 use crate::model::tensor::Redistribution;
@@ -76,6 +77,9 @@ pub enum OpKind {
         /// Whether a bias is added to the scores: a tensor of N·S·S numbers that all blocks share (ALiBi).
         bias: bool,
     },
+    /// Convolution, scan, gated norm and output projection of a Mamba-2; parameters: the convolution's, dt's bias, A, D, the norm's
+    /// and the projection's. Keeps its input, the scan's result, and what the norm divided by.
+    Mamba2(Mamba2),
     /// Tokens packed without padding ([`crate::model::unpad`]).
     Unpad {
         /// Whether it is the first of its attention, for which the mask is made.

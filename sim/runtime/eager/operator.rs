@@ -50,6 +50,7 @@ impl Eager {
                 return self.cross_entropy(graph, op, Loss { upcast, shifts }, frame, results, dispatch);
             }
             OpKind::ParallelCrossEntropy => return self.parallel_cross_entropy(graph, op, frame, results),
+            OpKind::Mamba2(sizes) => return self.mamba(graph, op, sizes, frame, results),
             OpKind::Experts(kind) => return self.experts(graph, op, kind, frame, results, cached),
             OpKind::Megatron(kind) => return self.megatron(graph, op, kind, frame, results),
             OpKind::InternLm(kind) => return self.internlm(graph, op, kind, frame, results),

@@ -48,6 +48,7 @@ pub(super) fn block_params(m: &mut Modules, layer: &Layer) -> BlockParams {
     let attend = match &layer.mixer {
         Mixer::Attention(attention) => Attend::Plain(*attention, plain_params(m, attention)),
         Mixer::Latent(latent) => Attend::Latent(*latent, latent::params(m, *latent)),
+        Mixer::Mamba2(_) | Mixer::GatedDelta(_) | Mixer::None => unreachable!("other mixers are refused under Megatron"),
     };
     let mixture = layer.experts().map(|experts| experts::params(m, experts));
     let norm = if mixture.is_some() {
@@ -91,7 +92,7 @@ pub(super) fn block_of(m: &mut Modules, [x, mask]: [ValueId; 2], (layer, params)
         return out;
     }
     let [fc1, fc2] = params.dense.as_ref().expect("a block is dense or has experts");
-    let (gated, activation, wide) = feed_forward(m, layer.feed_forward.gating());
+    let (gated, activation, wide) = feed_forward(m, m.job.model.gating());
     let (norm, f) = (m.g.ops(), m.dims.f);
     let (up, hn) = m.up(
         h1,

@@ -194,11 +194,13 @@ impl Block {
         let [query, key, value] = match mixer {
             Mixer::Attention(attention) => block.heads(normed, (model, attention), (q, kv)),
             Mixer::Latent(latent) => block.latent(normed, (width, heads), latent),
+            Mixer::Mamba2(_) | Mixer::GatedDelta(_) | Mixer::None => unreachable!("other mixers are refused under XLA"),
         };
         // Of latent attention: the mean of what scores and values are computed over, and the values' own width.
         let (head_dim, made) = match mixer {
             Mixer::Attention(attention) => (attention.head_dim, q),
             Mixer::Latent(latent) => ((latent.head_dim() + latent.value) / 2, heads * latent.value),
+            Mixer::Mamba2(_) | Mixer::GatedDelta(_) | Mixer::None => (0, 0),
         };
         // Chips that share a sequence each have early and late parts of it (`context_parallel_load_balance`): as many pairs as
         // whole sequences of a share of the heads.
@@ -224,6 +226,7 @@ impl Block {
         let mut down = match &layer.feed_forward {
             FeedForward::Dense(dense) => block.feed_forward(normed, dense.gating, (width, dense.width / tensor, 1)),
             FeedForward::Experts(experts) => block.mixture(normed, job, (width, experts)),
+            FeedForward::None => normed,
         };
         if around {
             down = block.norm_of(down, (stream, width));
@@ -245,6 +248,7 @@ impl Block {
                     (experts.router.correction, experts.count),
                 ]);
             }
+            FeedForward::None => {}
         }
         block
     }

@@ -2,6 +2,7 @@
 
 use super::{compile_within, pipeline, plan};
 use crate::model::experts::{Experts, Implementation, Score, choice};
+use crate::model::Mixer;
 use crate::model::head::Loss;
 use crate::plan::torch::Checkpoint;
 use crate::plan::torch::KeepLogits;
@@ -33,6 +34,33 @@ impl Framework for TorchPlan {
 /// The first thing in a job that has no rules.
 fn refuses(job: &TorchPlan) -> Option<Refusal> {
     let model = &job.model;
+    let mixes = |of: fn(&Mixer) -> bool| model.layers.kinds().iter().any(|kind| of(&kind.mixer));
+    if mixes(|mixer| matches!(mixer, Mixer::GatedDelta(_))) {
+        let instead = "take a model of attention and Mamba-2: `windtunnel show model` describes this one";
+        return Some(Refusal::new("gated-delta", "a gated DeltaNet").instead(instead));
+    }
+    if !model.is_transformer() {
+        let list = [
+            (job.compile, Refusal::new("mixers-compiled", "Mamba-2 in compiled blocks").on("compile.blocks")),
+            (
+                job.tensor.splits(),
+                Refusal::new("mixers-tensor-parallel", "Mamba-2 under tensor parallelism").on("mesh.tp"),
+            ),
+            (
+                job.context > 1,
+                Refusal::new("mixers-context-parallel", "Mamba-2 where ranks share a sequence").on("mesh.cp"),
+            ),
+            (job.unpad, Refusal::new("mixers-unpadded", "Mamba-2 on sequences without padding").on("attention.unpad")),
+            (
+                model.experts().is_some(),
+                Refusal::new("mixers-experts", "experts beside Mamba-2")
+                    .instead("take a model without experts: `windtunnel show model` describes this one"),
+            ),
+        ];
+        if let Some(refusal) = Refusal::first(list) {
+            return Some(refusal);
+        }
+    }
     if model.latent().is_some() && (job.compile || job.tensor.splits() || job.context > 1 || job.unpad) {
         return Some(Refusal::new(
             "latent-compiled-split-packed",

@@ -1,0 +1,114 @@
+//! Nemotron-H and Nemotron 3: layers of one part each, which a string lists: `M` Mamba-2, `*` attention, `-` a feed-forward, `E` experts
+//! (`NemotronHConfig`; arXiv 2504.03624). Attention has no positions.
+
+use serde_json::Value;
+
+use super::ModelError;
+use super::decoder::{COMMON, Decoder, activation, sized};
+use super::experts::{routed, zero_or};
+use super::keys::Keys;
+use super::limits::{EXPERTS, FFN, HEAD_DIM, HEADS, LENGTH, PATTERN};
+use super::mixers::{Sizes, harmless, mamba};
+use crate::model::experts::{Experts, Router, Score};
+use crate::model::{Activation, FeedForward, Gating, Layer, Mixer, Position};
+
+const LETTERS: &str = "hybrid_override_pattern";
+
+/// Reads `model_type` `nemotron_h`.
+pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
+    let Some(pattern) = keys.word(LETTERS)? else {
+        let expected = "a letter for each layer: M, *, - or E";
+        return Err(keys.missing(LETTERS, expected, "copy it from the model's config.json"));
+    };
+    let head_dim = keys.size_if(&["head_dim", "attention_head_dim"], HEAD_DIM)?;
+    let ffn = keys.size(&["intermediate_size"], FFN)?;
+    let model = sized(keys, &COMMON, ffn, head_dim)?;
+    if pattern.chars().count() as u64 != model.layers {
+        let expected = format!("{} letters, one for each layer of \"num_hidden_layers\"", model.layers);
+        return Err(keys.wrong(LETTERS, &Value::from(pattern), expected));
+    }
+    let sizes = Sizes {
+        heads: keys.size(&["mamba_num_heads"], HEADS)?,
+        head_dim: keys.size(&["mamba_head_dim"], HEAD_DIM)?,
+        groups: keys.size_or("n_groups", HEADS, 8, 8)?,             // NemotronHConfig
+        state: keys.size_or("ssm_state_size", HEAD_DIM, 128, 128)?, // NemotronHConfig
+        conv: keys.size_or("conv_kernel", PATTERN, 4, 4)?,          // NemotronHConfig
+        chunk: keys.size_or("chunk_size", LENGTH, 128, 128)?,       // NemotronHConfig
+        conv_bias: keys.flag("use_conv_bias", true)?,               // NemotronHConfig
+        bias: keys.flag("use_bias", false)? || keys.flag("mamba_proj_bias", false)?, // NemotronHConfig
+    };
+    let mixer = Mixer::Mamba2(mamba(keys, model.width, sizes)?);
+    let attention_bias = keys.flag("attention_bias", false)?; // NemotronHConfig
+    let decoder = Decoder {
+        kv_heads: keys.size_or("num_key_value_heads", HEADS, 8, model.heads)?, // NemotronHConfig
+        position: Position::None,
+        gating: Gating::Plain(activation(keys, "mlp_hidden_act", Activation::ReluSquared)?), // NemotronHConfig
+        qkv_bias: attention_bias,
+        output_bias: attention_bias,
+        ffn_bias: keys.flag("mlp_bias", false)?,             // NemotronHConfig
+        tied_head: keys.flag("tie_word_embeddings", false)?, // NemotronHConfig
+        experts: if pattern.contains('E') { Some(experts(keys)?) } else { None },
+        ..model
+    };
+    harmless(keys);
+    for key in EXPERT_KEYS {
+        keys.ask(key);
+    }
+    let both = decoder.layer(0);
+    let dense = Decoder { experts: None, list: None, notes: vec![], ..decoder };
+    let (attention, dense_ffn) = (both.mixer, dense.layer(0).feed_forward);
+    let one = |letter: char| {
+        let (mixer, feed_forward) = match letter {
+            'M' => (mixer, FeedForward::None),
+            '*' => (attention, FeedForward::None),
+            '-' => (Mixer::None, dense_ffn.clone()),
+            'E' => (Mixer::None, both.feed_forward.clone()),
+            other => {
+                let expected = format!("letters M, *, - and E, not {other:?}");
+                return Err(keys.wrong(LETTERS, &Value::from(pattern), expected));
+            }
+        };
+        Ok(Layer { mixer, feed_forward, norms: both.norms })
+    };
+    let list: Vec<Layer> = pattern.chars().map(one).collect::<Result<_, _>>()?;
+    if !list.iter().any(|layer| layer.mixer != Mixer::None) {
+        return Err(keys.wrong(LETTERS, &Value::from(pattern), "a layer that mixes tokens: M or *"));
+    }
+    Ok(Decoder { list: Some(list), ..dense })
+}
+
+/// Keys of experts that a model without them may still write.
+const EXPERT_KEYS: [&str; 11] = [
+    "n_routed_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "moe_shared_expert_intermediate_size",
+    "n_shared_experts",
+    "n_group",
+    "topk_group",
+    "norm_topk_prob",
+    "routed_scaling_factor",
+    "moe_shared_expert_overlap",
+    "moe_latent_size",
+];
+
+/// Experts that squared ReLU activates, chosen by the sigmoid of their scores and a bias that balances them.
+fn experts(keys: &Keys<'_>) -> Result<Experts, ModelError> {
+    if let Some(latent) = keys.peek("moe_latent_size") {
+        let why = "experts on a narrower copy of the hidden state are not described";
+        return Err(keys.unsupported("moe_latent_size", latent, why, "take a model whose experts see the hidden state"));
+    }
+    let width = keys.size(&["moe_intermediate_size"], FFN)?;
+    let experts = routed(keys, &["n_routed_experts"], &["num_experts_per_tok"], width)?;
+    let shared = keys.size_if(&["moe_shared_expert_intermediate_size"], FFN)?.unwrap_or(width);
+    let groups = keys.size_if(&["n_group"], EXPERTS)?.zip(keys.size_if(&["topk_group"], EXPERTS)?);
+    let router = Router {
+        score: Score::Sigmoid,
+        normalises: keys.flag("norm_topk_prob", true)?, // NemotronHConfig
+        scales: keys.number("routed_scaling_factor")?.is_some_and(|factor| factor != 1.0),
+        bias: false,
+        correction: true,
+        groups: groups.filter(|(groups, _)| *groups > 1),
+    };
+    Ok(Experts { shared: zero_or(keys, "n_shared_experts", 1)? * shared, router, ..experts })
+}

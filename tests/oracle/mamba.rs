@@ -1,0 +1,105 @@
+//! Stacks with Mamba-2 layers against PyTorch's allocator (`tests/oracles/mamba.json`), and hybrids' parameters against transformers'
+//! own classes (`tests/oracles/hybrids.json`).
+
+use super::cases;
+use windtunnel::memory::{Settings, replay};
+use windtunnel::model::huggingface::shipped;
+use windtunnel::scenario::Scenario;
+use windtunnel::units::Bytes;
+
+/// The scenario of a case: its keys are those of the script that computed it.
+fn text(case: &serde_json::Value) -> String {
+    let number = |key: &str| case[key].as_u64().expect("a number");
+    let (pattern, world) = (case["pattern"].as_str().expect("a pattern"), number("world"));
+    let alone = world == 1;
+    format!(
+        r#"runtime = "{runtime}"
+[topology]
+name = "h100-sxm-80gb"
+chips = {world}
+[model.config]
+model_type = "nemotron_h"
+hidden_size = {dim}
+num_hidden_layers = {layers}
+hybrid_override_pattern = "{pattern}"
+num_attention_heads = {aheads}
+num_key_value_heads = {akv}
+head_dim = {adim}
+intermediate_size = {ffn}
+vocab_size = {vocab}
+mamba_num_heads = {heads}
+mamba_head_dim = {head}
+n_groups = {groups}
+ssm_state_size = {state}
+chunk_size = {chunk}
+use_conv_bias = {conv_bias}
+tie_word_embeddings = false
+[mesh]
+dp_shard = {world}
+[batch]
+sequence = {seq}
+micro = {batch}
+{precision}
+[activation_checkpointing]
+policy = "{ac}"
+early_stop = true
+[optimizer]
+implementation = "foreach"
+clip_grad_norm = false
+"#,
+        runtime = if alone { "single_device" } else { "fsdp2" },
+        precision = if alone { "[precision]\nstorage = \"bf16\"" } else { "" },
+        layers = pattern.len(),
+        conv_bias = case["conv_bias"].as_bool().unwrap_or(true),
+        ac = case["ac"].as_str().expect("a policy"),
+        dim = number("dim"),
+        aheads = number("aheads"),
+        akv = number("akv"),
+        adim = number("adim"),
+        ffn = number("ffn"),
+        vocab = number("vocab"),
+        heads = number("heads"),
+        head = number("head"),
+        groups = number("groups"),
+        state = number("state"),
+        chunk = number("chunk"),
+        seq = number("seq"),
+        batch = number("batch"),
+    )
+}
+
+#[test]
+fn oracle_peak_memory_of_mamba_2_agrees_with_pytorchs_allocator() {
+    let Some(file) = cases::read("mamba.json") else { return };
+    let (mut table, mut wrong) = (String::new(), 0);
+    let list = file["cases"].as_array().expect("cases");
+    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny/scenario.toml");
+    for case in list {
+        let scenario = Scenario::parse(beside, &text(case)).unwrap_or_else(|error| panic!("{error}"));
+        scenario.simulable().unwrap_or_else(|error| panic!("{error}"));
+        let program = scenario.job.compile().classes.remove(0);
+        let report = replay(&program, Settings { expandable_segments: false, capacity: Bytes(1 << 43) });
+        let theirs = ["allocated", "reserved"].map(|key| case[key].as_u64().expect("bytes"));
+        let off = |at: usize, ours: u64| 100.0 * (ours as f64 / theirs[at] as f64 - 1.0);
+        let both = [off(0, report.peak_allocated.0), off(1, report.peak_reserved.0)];
+        wrong += usize::from(both[0].abs() > 0.5);
+        let words = ["pattern", "dim", "heads", "groups", "state", "chunk", "seq", "batch", "ac", "world"];
+        let words: Vec<String> = words.iter().map(|key| case[key].to_string()).collect();
+        table += &format!("{:70} {:+9.4} % {:+9.4} % of {:.0} MiB\n", words.join(" "), both[0], both[1], theirs[0] as f64 / 1048576.0);
+    }
+    println!("{table}");
+    assert!(list.len() >= 24 && wrong == 0, "{wrong} of {} are off by more than half a per cent\n{table}", list.len());
+}
+
+#[test]
+fn oracle_hybrids_have_as_many_parameters_as_transformers_classes_make() {
+    let Some(file) = cases::read("hybrids.json") else { return };
+    let models = file["models"].as_object().expect("models");
+    for (name, counted) in models {
+        let model = shipped::named(name).unwrap_or_else(|error| panic!("{error}"));
+        let theirs = ["parameters", "correction_biases"].map(|key| counted[key].as_u64().expect("a count"));
+        // Biases that balance experts are buffers there.
+        assert_eq!(model.params().total, theirs.iter().sum::<u64>(), "{name}");
+    }
+    assert_eq!(models.len(), 5);
+}
