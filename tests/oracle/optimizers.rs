@@ -73,12 +73,6 @@ fn muon_allocates_and_communicates_as_pytorchs_does_alone_and_under_fully_shard(
 }
 
 #[test]
-fn narrow_states_take_what_torchaos_and_bitsandbytes_take() {
-    check("ao", 8);
-    check("bnb_8bit", 4);
-}
-
-#[test]
 fn newton_schulz_of_a_matrix_is_5_times_4_m_m_n_and_2_m_m_m_flops() {
     let Some(file) = cases::read("optimizers.json") else { return };
     let case = file["cases"].as_array().unwrap().iter().find(|case| case["id"] == "muon_bf16_small").unwrap();

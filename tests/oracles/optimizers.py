@@ -76,6 +76,8 @@ plain_build = base.build
 
 
 def build(c, d):
+    from torch.distributed import device_mesh
+    device_mesh._mesh_resources.num_devices_per_host = lambda device_type: 8  # DTensor judges links by it, once
     m, _ = plain_build(dict(c, opt="sgd", opt_args={}), d)
     if c["opt"].startswith("ao"): base.no_triton()
     listens, optimizer = heard(), made(c["opt"], m, c["opt_args"])
@@ -88,11 +90,9 @@ def build(c, d):
 
 
 def heard():
-    """DTensor's collectives are operators of their own, which the loop does not hear. A host is said to have eight GPUs."""
+    """DTensor's collectives are operators of their own, which the loop does not hear."""
     import torch.cuda.memory as M
-    from torch.distributed import device_mesh
     from torch.utils._python_dispatch import TorchDispatchMode
-    device_mesh._mesh_resources.num_devices_per_host = lambda device_type: 8
     kinds = {"all_gather_into_tensor": "all_gather", "all_reduce": "all_reduce", "reduce_scatter_tensor": "reduce_scatter", "shard_dim_alltoall": "all_to_all"}
 
     class Listens(TorchDispatchMode):

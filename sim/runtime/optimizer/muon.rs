@@ -143,10 +143,8 @@ fn norm(step: &mut Step<'_>, ranks: Ranks, elements: u64) {
     // Norms are raised to the second power, summed, and taken the root of.
     let squared = step.temporary(number, "aten.pow");
     step.kernel("aten.pow", number, number);
-    step.program.collective(
-        StreamId(0),
-        Comm { kind: Collective::AllReduce, group, bytes: Bytes(number), dtype: DType::Bf16 },
-    );
+    step.program
+        .collective(StreamId(0), Comm { kind: Collective::AllReduce, group, bytes: Bytes(number), dtype: DType::Bf16 });
     let reduced = step.temporary(number, "all_reduce");
     let root = step.temporary(number, "aten.pow");
     step.kernel("aten.pow", number, number);

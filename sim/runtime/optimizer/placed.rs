@@ -4,7 +4,7 @@
 //! `_collective_utils.py` (PyTorch 2.15). An operand is an oriented matrix: `Rows` and `Columns` say which of its dimensions is sharded.
 
 use super::kernels::Step;
-use crate::program::{BufferId, Collective, Comm, DType, GroupId, MemoryKind, MatmulLayout, StreamId, Work, Dispatch};
+use crate::program::{BufferId, Collective, Comm, DType, Dispatch, GroupId, MatmulLayout, MemoryKind, StreamId, Work};
 use crate::units::Bytes;
 
 /// What a rank has of a matrix.
@@ -154,12 +154,7 @@ fn layout(left: Matrix, right: Matrix) -> MatmulLayout {
 }
 
 /// Moves a matrix to another placement: what it is then, and the memory that this takes.
-pub(super) fn redistribute(
-    step: &mut Step<'_>,
-    ranks: Ranks,
-    matrix: Matrix,
-    to: Place,
-) -> (Matrix, Option<BufferId>) {
+pub(super) fn redistribute(step: &mut Step<'_>, ranks: Ranks, matrix: Matrix, to: Place) -> (Matrix, Option<BufferId>) {
     let there = Matrix { place: to, ..matrix };
     let Some(group) = ranks.group.filter(|_| matrix.place != to) else { return (there, None) };
     let (own, bytes) = (matrix.bytes(ranks.count), there.bytes(ranks.count));
@@ -211,4 +206,3 @@ pub(super) fn redistribute(
     };
     (there, Some(buffer))
 }
-
