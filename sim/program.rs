@@ -156,6 +156,11 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// FLOPs that count as the step's: an optimizer's do not (Muon multiplies matrices).
+    pub fn model_flops(&self) -> Flops {
+        if self.pass == Pass::Optimizer { Flops::default() } else { self.work.flops() }
+    }
+
     /// The name of a part of a matmul that other parts of it run beside, each on a stream of its own.
     pub const PART: &str = "te.generic_gemm (part)";
 
@@ -268,7 +273,7 @@ pub struct Program {
     pub one_queue: bool,
     /// Ranks in the job; one class of them runs this program.
     pub ranks: u32,
-    /// FLOPs of one rank's step as PyTorch's FlopCounterMode counts them.
+    /// FLOPs of one rank's step as PyTorch's FlopCounterMode counts them, without the optimizer's.
     pub flops: Flops,
     /// What the rank takes of its host's memory.
     pub host: HostMemory,

@@ -22,6 +22,7 @@ mod megatron_graphs;
 mod megatron_shared;
 mod megatron_step;
 mod memory;
+mod optimizers;
 mod ring_attention;
 mod schedules;
 mod single;

@@ -33,6 +33,10 @@ pub enum Optimizer {
     Composer(Composer),
     /// Apex's or Transformer Engine's `FusedAdam`.
     FusedAdam(FusedAdam),
+    /// torchao's or bitsandbytes' `AdamW` with narrow states.
+    LowBit(LowBit),
+    /// torch's `Muon`, and its `AdamW` for what is no matrix of a layer.
+    Muon(Muon),
     /// optax's `adamw`.
     Optax(Optax),
     /// torch's `SGD`.
@@ -82,6 +86,39 @@ pub struct FusedAdam {
     pub master: u64,
     /// Bytes of a parameter that is the rest of its master; none: masters are whole.
     pub rest: u64,
+}
+
+/// `AdamW` with narrow states, and its settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub struct LowBit {
+    /// Whose, and how narrow.
+    pub narrow: Narrow,
+    /// Whether the maximum of second moments is kept, as a third state.
+    pub amsgrad: bool,
+}
+
+/// Formats of narrow states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub enum Narrow {
+    /// torchao's 8 bits.
+    TorchaoInt8,
+    /// torchao's 4 bits.
+    TorchaoInt4,
+    /// torchao's fp8.
+    TorchaoFp8,
+    /// bitsandbytes' 8 bits.
+    BitsandbytesInt8,
+}
+
+/// `Muon` with its settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub struct Muon {
+    /// Whether the momentum is Nesterov's.
+    pub nesterov: bool,
+    /// Newton–Schulz iterations (`ns_steps`).
+    pub iterations: u32,
+    /// What steps all other parameters.
+    pub rest: Adam,
 }
 
 /// `adamw` with its settings.

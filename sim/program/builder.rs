@@ -146,6 +146,11 @@ impl Builder {
         GroupId(u16::try_from(self.program.groups.len() - 1).expect("at most 65,535 groups"))
     }
 
+    /// Ranks of a communicator.
+    pub fn ranks_of(&self, group: GroupId) -> u32 {
+        self.program.group(group).size
+    }
+
     /// Appends one instruction to the current section. Of what is captured memory alone is left.
     pub fn push(&mut self, instr: Instr) {
         let memory = matches!(instr, Instr::Alloc { .. } | Instr::Free { .. } | Instr::Recategorize { .. });
@@ -306,7 +311,7 @@ impl Builder {
                 launched[kernel.0 as usize] += 1;
             }
         }
-        let each = |(kernel, times): (&Kernel, u128)| Flops(kernel.work.flops().0 * times);
+        let each = |(kernel, times): (&Kernel, u128)| Flops(kernel.model_flops().0 * times);
         self.program.host = match self.program.memory {
             super::Discipline::Static => self.program.sent_to_host(),
             super::Discipline::Caching => self.host.most(),

@@ -41,7 +41,7 @@ pub(super) fn optimizer(
     let Row { facts, make } = row(reader, written, (runtime, caller, on_host))?;
     let how = how(reader, written, (caller, facts))?;
     let momentum = momentum(reader, written, (caller, facts))?;
-    let nesterov = nesterov(reader, written, momentum)?;
+    let nesterov = nesterov(reader, written, (facts, momentum))?;
     let keys = [&written.step_on_device, &written.amsgrad];
     for ((setting, lacks), at) in SWITCHES.into_iter().zip(keys) {
         if let Some(at) = at.as_ref().filter(|_| !facts.settings.contains(&setting)) {
@@ -160,13 +160,36 @@ fn momentum(
 }
 
 /// Whether the momentum is Nesterov's.
-fn nesterov(reader: &Reader<'_>, written: &written::Optimizer, momentum: bool) -> Result<bool, ScenarioError> {
+fn nesterov(
+    reader: &mut Reader<'_>,
+    written: &written::Optimizer,
+    (facts, momentum): (&Facts, bool),
+) -> Result<bool, ScenarioError> {
+    if facts.settings.contains(&Setting::Nesterov) {
+        let said = written.nesterov.as_ref().map(|at| *at.get_ref());
+        return Ok(reader.flag("optimizer.nesterov", said, true));
+    }
     match &written.nesterov {
         Some(at) if *at.get_ref() && !momentum => {
             let problem = "Nesterov's momentum needs a momentum, and there is none";
             Err(reader.plan(at, problem, "write name = \"sgd\" and momentum = 0.9, or remove optimizer.nesterov"))
         }
         written => Ok(written.as_ref().is_some_and(|at| *at.get_ref())),
+    }
+}
+
+/// Muon needs whole matrices: how DTensor moves them over two dimensions of a mesh is not simulated.
+pub(super) fn whole_matrices(
+    reader: &Reader<'_>,
+    written: &written::Optimizer,
+    (optimizer, tensor): (&Optimizer, u64),
+) -> Result<(), ScenarioError> {
+    match (&written.name, optimizer) {
+        (Some(at), Optimizer::Muon(_)) if tensor > 1 => {
+            let problem = "Muon of matrices that tensor-parallel ranks split is not simulated";
+            Err(reader.plan(at, problem, "write mesh.tp = 1, or optimizer.name = \"adamw\""))
+        }
+        _ => Ok(()),
     }
 }
 

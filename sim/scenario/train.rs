@@ -92,6 +92,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
     let caller = (runtime, config.version.caller(), config.cpu_offload);
     let optimizer = optimizer::optimizer(reader, &scenario.optimizer, caller)?;
+    optimizer::whole_matrices(reader, &scenario.optimizer, (&optimizer, tensor.ranks))?;
     let copied = (runtime, mixed_precision.storage, config.cpu_offload);
     let master_weights = optimizer::master_weights(reader, &scenario.optimizer, copied)?;
     let step_in_backward = training::in_backward(reader, &scenario.optimizer, (runtime, accumulation))?;

@@ -343,7 +343,7 @@ fill!(Checkpointing { policy, offload, use_reentrant, around_hooks } { early_sto
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Optimizer {
-    /// `adamw`, `adam`, `sgd` or `decoupled_adamw`.
+    /// `adamw`, `adam`, `sgd`, `decoupled_adamw`, `muon`, or `AdamW` with narrow states.
     pub name: Option<Spanned<String>>,
     /// `fused`, `foreach` or `for_loop`.
     pub implementation: Option<Spanned<String>>,

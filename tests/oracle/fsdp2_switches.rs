@@ -1,7 +1,7 @@
 //! Switches of `fully_shard`, of checkpoints, optimizers and the loop around them against PyTorch 2.15 itself
 //! (`tests/oracles/fsdp2-switches.json`), section by section: peaks, and every allocation, free and collective in host order.
 
-mod job;
+pub mod job;
 
 use super::cases;
 use serde_json::Value;
@@ -36,6 +36,7 @@ fn name(collective: Collective) -> &'static str {
         Collective::AllGather => "all_gather",
         Collective::ReduceScatter => "reduce_scatter",
         Collective::AllReduce => "all_reduce",
+        Collective::AllToAll => "all_to_all",
         _ => "another",
     }
 }
@@ -60,7 +61,7 @@ pub fn events(program: &Program) -> Vec<String> {
 }
 
 /// Where they first differ, in words; empty if nowhere.
-fn first_difference(theirs: &str, program: &Program) -> String {
+pub fn first_difference(theirs: &str, program: &Program) -> String {
     let mut ours = events(program);
     let theirs: Vec<&str> = theirs.split_whitespace().collect();
     // Optimizers' cases begin behind backward.
@@ -108,7 +109,7 @@ fn theirs(case: &Value) -> Vec<String> {
     list.map(|one| one.as_str().unwrap().to_owned()).collect()
 }
 
-fn percent(ours: u64, theirs: u64) -> f64 {
+pub fn percent(ours: u64, theirs: u64) -> f64 {
     (ours as f64 / theirs as f64 - 1.0) * 100.0
 }
 

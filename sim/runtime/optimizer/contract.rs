@@ -53,6 +53,8 @@ impl Caller {
 pub enum Setting {
     /// `momentum`, and `nesterov` beside it.
     Momentum,
+    /// `nesterov`, which is on unless a scenario says otherwise.
+    Nesterov,
     /// `amsgrad`.
     Amsgrad,
     /// `step_on_device`.

@@ -86,7 +86,7 @@ pub struct Counts {
     pub(super) exchanges: Vec<u64>,
     /// Host work without a launch, by dispatch class, of the micro-batches that are written.
     pub(super) host: [u64; Dispatch::COUNT],
-    /// FLOPs of the step.
+    /// FLOPs of the step, without the optimizer's.
     pub flops: Flops,
 }
 
@@ -122,7 +122,7 @@ impl Counts {
         add(&mut self.comms, &round.comms);
         add(&mut self.exchanges, &round.exchanges);
         let launched = program.kernels.iter().zip(&round.kernels);
-        let flops: u128 = launched.map(|(kernel, &count)| kernel.work.flops().0 * u128::from(count)).sum();
+        let flops: u128 = launched.map(|(kernel, &count)| kernel.model_flops().0 * u128::from(count)).sum();
         self.flops = Flops(self.flops.0 + flops * u128::from(further));
     }
 
