@@ -30,6 +30,7 @@ mod parts;
 pub mod routing;
 pub mod style;
 pub mod tensor;
+pub mod trained;
 pub mod transformers;
 pub mod unpad;
 

@@ -14,6 +14,7 @@ mod fsdp1;
 mod fsdp2_pipeline;
 mod fsdp2_switches;
 mod hf_transformers;
+mod lora;
 mod megatron_case;
 mod megatron_experts;
 mod megatron_fsdp;

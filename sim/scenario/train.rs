@@ -8,7 +8,7 @@ use super::error::ScenarioError;
 use super::reader::{MOST_RANKS, Reader};
 use super::{
     accumulation, autocast, classes, context, experts, float8, gate, machine, names, optimizer, recompute, sharding,
-    stages, tensor, training, written,
+    stages, tensor, trained, training, written,
 };
 use crate::cost::{Backend, Profile, Software};
 use crate::hardware::{Topology, Vendor};
@@ -160,6 +160,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         keep_logits: training::keep_logits(&scenario.loss),
         loss_inside,
         training_loop: training::training_loop(reader, scenario, loss)?,
+        trained: trained::trained(reader, scenario, (runtime, &model, mixed_precision))?,
         style,
         output: scenario.precision.output.as_ref().map(|at| *at.get_ref()),
         eager,

@@ -96,6 +96,10 @@ impl Eager {
         }
         let (output, mut kept) = self.scaled(&s, code, product);
         frame.slots[op.outputs[0]] = Some(output);
+        if !forgets && !graph.trains(op, 0) {
+            // What a frozen weight is multiplied by is kept for the weight's gradient alone.
+            kept[0].take().into_iter().for_each(|unread| self.release(unread));
+        }
         if matches!(code, NormCode::Llama | NormCode::Wide) {
             self.release(mean);
         }
@@ -158,14 +162,18 @@ impl Eager {
         let (start, end) = Self::saved(frame, index);
         let saved = &frame.saved[start..end];
         let (up, root, first) = (saved[0], saved[1], start == 0);
-        let product = Product { product: saved[2], weight: saved.get(3).copied() };
+        let rest = saved[2..].to_vec();
         let s = sizes(graph, op, rows);
         let fp32 = s.dtype == DType::Fp32;
         let checkpointed = frame.checkpoint.is_some();
         let make = |this: &mut Self, name, bytes, read| this.pointwise_gradient(name, bytes, read);
         let wide = match self.settings.norm_code {
-            NormCode::Torch | NormCode::Llama => self.unscaled(op, &s, frame, product.product, gradient),
-            NormCode::Wide | NormCode::OnePlus => self.unscaled_wide(op, &s, frame, product, gradient),
+            _ if !graph.trains(op, 0) => self.unscaled_frozen(&s, rest.first().copied(), frame, gradient),
+            NormCode::Torch | NormCode::Llama => self.unscaled(op, &s, frame, rest[0], gradient),
+            NormCode::Wide | NormCode::OnePlus => {
+                let product = Product { product: rest[0], weight: rest.get(1).copied() };
+                self.unscaled_wide(op, &s, frame, product, gradient)
+            }
         };
         let by_root = make(self, "aten.mul", s.wide, 2 * s.wide);
         let by_input = make(self, "aten.mul", s.wide, s.wide);
@@ -227,6 +235,31 @@ impl Eager {
         let wide = self.pointwise_gradient("aten._to_copy", s.wide, s.narrow);
         self.release(inner);
         wide
+    }
+
+    /// The gradient of the product before a frozen weight, in fp32; `weight`: what was kept in the weight's place.
+    fn unscaled_frozen(&mut self, s: &Sizes, weight: Option<Storage>, frame: &Frame, gradient: Storage) -> Storage {
+        if s.dtype == DType::Fp32 {
+            let inner = self.pointwise_gradient("aten.mul", s.wide, s.wide);
+            self.release(gradient);
+            weight.into_iter().for_each(|weight| self.release(weight));
+            return inner;
+        }
+        if matches!(self.settings.norm_code, NormCode::Torch | NormCode::Llama) {
+            let inner = self.pointwise_gradient("aten.mul", s.narrow, s.narrow);
+            self.release(gradient);
+            let wide = self.pointwise_gradient("aten._to_copy", s.wide, s.narrow);
+            self.release(inner);
+            return wide;
+        }
+        let wide = self.pointwise_gradient("aten._to_copy", s.wide, s.narrow);
+        self.release(gradient);
+        let inner = self.pointwise_gradient("aten.mul", s.wide, s.wide);
+        match weight {
+            Some(weight) => self.let_go_of(frame.checkpoint.is_some(), wide, weight),
+            None => self.release(wide),
+        }
+        inner
     }
 
     /// The same where they were multiplied in fp32, by `weight` plus one or by the parameter, whose gradient is then fp32.
