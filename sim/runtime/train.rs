@@ -11,6 +11,7 @@ mod captured;
 mod communicators;
 mod expert_parallel;
 mod framework;
+mod frozen;
 mod halves;
 mod initial;
 mod part;

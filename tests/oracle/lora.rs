@@ -64,7 +64,7 @@ fn text(case: &Value, config: &str) -> String {
     let precision = if mixed { "" } else { "[precision]\nstorage = \"bf16\"" };
     let wrap = match (world, case["wrap"].as_str()) {
         (1, _) => "",
-        (_, Some("ends")) => "[fsdp]\nwrap = \"embedding_blocks_head\"",
+        (_, Some("ends")) => "[fsdp]\nwrap = \"torchtitan\"",
         _ => "[fsdp]\nwrap = \"block\"",
     };
     format!(

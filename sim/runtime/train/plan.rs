@@ -98,6 +98,11 @@ pub(super) fn refuses(job: &TorchPlan) -> Option<Refusal> {
     operator.map(|what| Refusal::new("autocast-operator", what).on("precision.autocast"))
 }
 
+/// Whether a kind of layer has a linear by the name of its module.
+pub(super) fn has_linear(job: &TorchPlan, module: &str) -> bool {
+    blocks(job).0.iter().flat_map(|block| &block.ops).any(|op| op.kind.is_linear() && op.module == module)
+}
+
 /// Builds the graphs.
 pub(in crate::runtime) fn graphs(job: &TorchPlan) -> Graphs {
     let (mut blocks, of_block) = blocks(job);
