@@ -102,7 +102,11 @@ clip_grad_norm = false
         seq = case["seq"],
         bs = case["bs"],
         framework = if tune { "" } else { "[framework]\nrelease = \"transformers 5.23\"" },
-        implementation = if tune { "" } else { "implementation = \"sdpa\"" },
+        implementation = match case["model"].as_str() {
+            _ if tune => "",
+            Some("gemma2") => "implementation = \"eager\"",
+            _ => "implementation = \"sdpa\"",
+        },
         inside = !tune,
         ac = case["ac"],
         early_stop = case["reentrant"] != true,
