@@ -26,6 +26,7 @@ pub mod layer;
 pub mod megatron;
 pub mod nanotron;
 pub mod operators;
+pub mod packed;
 mod parts;
 pub mod routing;
 pub mod style;

@@ -7,6 +7,8 @@
 //!
 //! To add a framework's adapters: a variant of [`Code`], and its operators in [`Writer::adapter`].
 
+pub use super::packed::{BLOCK, Packed};
+
 use super::graph::{Axis, Graph, Op, OpKind, Param, ParamId, Role, Stored, Value, ValueId};
 use crate::program::DType;
 
@@ -19,28 +21,6 @@ pub enum Code {
     Peft,
 }
 
-/// How frozen weights are stored where they are no tensors of the model's type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
-pub enum Packed {
-    /// NF4 of bitsandbytes, whose scales are quantized, too (`Linear4bit`, `compress_statistics=True`, 0.50).
-    Bitsandbytes,
-}
-
-/// Numbers of a packed weight that share a scale.
-pub const BLOCK: u64 = 64;
-/// Scales that share a scale of their own.
-const SCALES: u64 = 256;
-
-impl Packed {
-    /// The tensors that a weight of so many elements is stored as \[B\]: two numbers a byte; a byte for each block's scale, fp32 for each
-    /// 256 of them, the two tables of what codes stand for, and an offset (`QuantState`, `bitsandbytes/functional.py`, 0.50).
-    pub fn tensors(self, elements: u64) -> Vec<u64> {
-        let Packed::Bitsandbytes = self;
-        let blocks = elements.div_ceil(BLOCK);
-        vec![elements.div_ceil(2), blocks, 4 * blocks.div_ceil(SCALES), 4 * 16, 4 * 256, 4]
-    }
-}
-
 /// Adapters beside linears of all layers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Lora {
@@ -50,8 +30,10 @@ pub struct Lora {
     pub modules: Vec<&'static str>,
     /// Whether their input goes through dropout.
     pub dropout: bool,
-    /// The type they are stored and multiplied in.
+    /// The type they are multiplied in.
     pub dtype: DType,
+    /// Whether they are stored in that type, or in that of the model.
+    pub own_type: bool,
     /// Whose forward they have.
     pub code: Code,
     /// How the linears' own weights are stored.
@@ -203,7 +185,8 @@ impl Writer<'_> {
             let (OpKind::Linear { inputs, outputs }, Some(names)) = (op.kind, names(op.module)) else { continue };
             let first = writer.graph.params.len();
             for (name, shape) in names.into_iter().zip([(lora.rank, inputs), (outputs, lora.rank)]) {
-                let adapter = Param { stored: Stored::As(lora.dtype), ..Param::of(name, shape, Role::Adapter) };
+                let stored = if lora.own_type { Stored::As(lora.dtype) } else { Stored::Plain };
+                let adapter = Param { stored, ..Param::of(name, shape, Role::Adapter) };
                 writer.graph.params.push(Param { role: Role::Adapter, ..adapter });
             }
             added.push((op.module, first));

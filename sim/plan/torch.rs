@@ -142,7 +142,7 @@ impl TorchPlan {
     /// Bytes of an element of what is trained.
     pub fn trained_bytes(&self) -> u64 {
         let adapters = self.trained.as_ref().and_then(|trained| trained.lora.as_ref());
-        adapters.map_or(self.fsdp.mixed_precision.storage, |lora| lora.dtype).bytes()
+        adapters.filter(|lora| lora.own_type).map_or(self.fsdp.mixed_precision.storage, |lora| lora.dtype).bytes()
     }
 
     /// Whether the head stays gathered after the model's forward in the first step alone: a loss that gathers it itself sets its

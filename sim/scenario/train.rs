@@ -20,7 +20,7 @@ use crate::runtime;
 use crate::runtime::eager::Offload;
 use crate::runtime::eager::{LayerNorm, Settings};
 use crate::runtime::fsdp::{MixedPrecision, Wrap};
-use crate::runtime::train::{Initialisation, TorchPlan};
+use crate::runtime::train::{Checkpoint, Initialisation, TorchPlan};
 
 /// Where checkpoints around blocks are written, and which there are.
 pub(super) const POLICIES: Rerun =
@@ -136,6 +136,8 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         copies_gradients: deterministic && attention == Backend::Flash2 && multiplied != DType::Fp32,
         ..eager(reader, scenario, (topology, profile), (&model, early_stop, offload))
     };
+    let asks = style.modules == Modules::Transformers && checkpoint != Checkpoint::None;
+    let trained = trained::trained(reader, scenario, (runtime, &model, mixed_precision), asks)?;
     let job = TorchPlan {
         batch: micro,
         seq,
@@ -160,7 +162,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         keep_logits: training::keep_logits(&scenario.loss),
         loss_inside,
         training_loop: training::training_loop(reader, scenario, loss)?,
-        trained: trained::trained(reader, scenario, (runtime, &model, mixed_precision))?,
+        trained,
         style,
         output: scenario.precision.output.as_ref().map(|at| *at.get_ref()),
         eager,

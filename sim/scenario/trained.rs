@@ -4,8 +4,8 @@ use toml::Spanned;
 
 use super::entry::Runtime;
 use super::error::ScenarioError;
+use super::names::{FSDP1, FSDP2, SINGLE_DEVICE};
 use super::reader::Reader;
-use super::train::{FSDP1, FSDP2, SINGLE_DEVICE};
 use super::written::{self, BaseWeights, LoraCode, Part};
 use crate::model::ModelConfig;
 use crate::model::trained::{Code, Lora, MODULES, Packed, Trained, module_of};
@@ -15,14 +15,18 @@ use crate::runtime::fsdp::MixedPrecision;
 
 /// The largest rank that is read.
 const MOST_RANK: u64 = 1 << 16;
+/// The key of `enable_input_require_grads`.
+const INPUTS: &str = "trained.input_gradients";
 /// All linears of a layer (`target_modules`, peft).
 const ALL: [&str; 2] = ["all-linear", "all_linear"];
 
-/// What is trained, where the file says that not everything is.
+/// What is trained, where the file says that not everything is. `asks`: whether the embedding's result gets a gradient where the file
+/// leaves that open, since transformers calls `enable_input_require_grads` with its checkpoints (`set_gradient_checkpointing`, 5.24).
 pub(super) fn trained(
     reader: &mut Reader<'_>,
     scenario: &written::Scenario,
     (runtime, model, precision): (Runtime, &ModelConfig, MixedPrecision),
+    asks: bool,
 ) -> Result<Option<Trained>, ScenarioError> {
     let lora = match &scenario.lora {
         Some(at) => Some(lora(reader, at, (runtime, precision))?),
@@ -30,8 +34,14 @@ pub(super) fn trained(
     };
     let layers = model.layers.count();
     let whole = lora.is_none();
-    let base = Trained { embedding: whole, layers_from: 0, norm: whole, head: whole, inputs: false, lora };
-    let Some(table) = &scenario.trained else { return Ok(base.lora.is_some().then_some(base)) };
+    let mut base = Trained { embedding: whole, layers_from: 0, norm: whole, head: whole, inputs: false, lora };
+    let Some(table) = &scenario.trained else {
+        if whole {
+            return Ok(None);
+        }
+        base.inputs = reader.flag(INPUTS, None, asks);
+        return Ok(Some(base));
+    };
     let (at, table) = (table, table.get_ref());
     let mut trained = base;
     if let Some(parts) = &table.freeze {
@@ -56,7 +66,12 @@ pub(super) fn trained(
         let count = reader.count("trained.last_layers", last, 0, layers as i64)?;
         trained.layers_from = layers - u64::from(count);
     }
-    trained.inputs = table.input_gradients.as_ref().is_some_and(|at| *at.get_ref());
+    let inputs = table.input_gradients.as_ref().map(|at| *at.get_ref());
+    if !trained.embedding {
+        trained.inputs = reader.flag(INPUTS, inputs, asks);
+    } else if inputs.is_some() {
+        reader.idle(INPUTS, "the embedding is trained, so its result has a gradient");
+    }
     let nothing = !trained.embedding && trained.layers_from == layers && !trained.norm && !trained.head;
     if nothing || (trained.lora.is_some() && trained.layers_from == layers) {
         let problem = "nothing of the model is trained";
@@ -68,12 +83,9 @@ pub(super) fn trained(
     }
     let changes = trained.lora.is_some() || !trained.embedding || trained.layers_from > 0 || !trained.norm || !trained.head;
     if !changes {
-        if trained.inputs {
-            reader.idle("trained.input_gradients", "the embedding is trained, so its result has a gradient");
-        }
         return Ok(None);
     }
-    if runtime == FSDP1 {
+    if runtime.written() == FSDP1 {
         let problem = "frozen parameters under FSDP1 are not simulated";
         return Err(reader.plan(at, problem, "write runtime = \"fsdp2\", or remove the table"));
     }
@@ -86,7 +98,7 @@ fn lora(
     (runtime, precision): (Runtime, MixedPrecision),
 ) -> Result<Lora, ScenarioError> {
     let table = at.get_ref();
-    if runtime == FSDP1 {
+    if runtime.written() == FSDP1 {
         let problem = "[lora] is simulated under fully_shard and on one device, not under FSDP1";
         return Err(reader.plan(at, problem, "write runtime = \"fsdp2\", or remove the table"));
     }
@@ -105,22 +117,22 @@ fn lora(
     let code = match table.implementation {
         Some(LoraCode::Torchtune) => Code::Torchtune,
         Some(LoraCode::Peft) => Code::Peft,
-        None if runtime == SINGLE_DEVICE => reader.assume("lora.implementation", Code::Peft, "peft"),
+        None if runtime.written() == SINGLE_DEVICE => reader.assume("lora.implementation", Code::Peft, "peft"),
         None => reader.assume("lora.implementation", Code::Torchtune, "torchtune"),
     };
     let dtype = match &table.dtype {
         Some(dtype) => *dtype.get_ref(),
-        None if code == Code::Peft && runtime == SINGLE_DEVICE => {
+        None if code == Code::Peft && runtime.written() == SINGLE_DEVICE => {
             reader.assume_for("lora.dtype", DType::Fp32, "fp32", "autocast_adapter_dtype=True")
         }
-        None if runtime == FSDP2 => precision.storage,
+        None if runtime.written() == FSDP2 => precision.storage,
         None => reader.assume_for("lora.dtype", precision.storage, precision.storage.name(), "as the model is stored"),
     };
     if let Some(at) = table.dtype.as_ref().filter(|_| !matches!(dtype, DType::Bf16 | DType::Fp16 | DType::Fp32)) {
         let problem = format!("lora.dtype cannot be {}", dtype.name());
         return Err(reader.plan(at, problem, "write \"bf16\", \"fp16\" or \"fp32\""));
     }
-    if let Some(at) = table.dtype.as_ref().filter(|_| runtime == FSDP2 && dtype != precision.storage) {
+    if let Some(at) = table.dtype.as_ref().filter(|_| runtime.written() == FSDP2 && dtype != precision.storage) {
         let problem = format!(
             "adapters of another type than the weights that fully_shard shards with them ({}) are not simulated",
             precision.storage.name()
@@ -130,13 +142,16 @@ fn lora(
     let packed = match &table.base {
         None => None,
         Some(base) if *base.get_ref() == BaseWeights::Plain => None,
-        Some(base) if runtime != SINGLE_DEVICE || code != Code::Peft => {
+        Some(base) if runtime.written() != SINGLE_DEVICE || code != Code::Peft => {
             let problem = "NF4 weights are simulated as bitsandbytes and peft have them on one device";
             return Err(reader.plan(base, problem, "write runtime = \"single_device\" and lora.implementation = \"peft\", or remove lora.base"));
         }
         Some(_) => Some(Packed::Bitsandbytes),
     };
-    Ok(Lora { rank, modules: modules(reader, &table.modules)?, dropout: dropout > 0.0, dtype, code, packed })
+    let own_type = runtime.written() == SINGLE_DEVICE;
+    let dtype = if own_type { dtype } else { precision.compute() };
+    let modules = modules(reader, &table.modules)?;
+    Ok(Lora { rank, modules, dropout: dropout > 0.0, dtype, own_type, code, packed })
 }
 
 /// Linears that have adapters, in the order of a layer's.

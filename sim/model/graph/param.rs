@@ -1,6 +1,6 @@
 //! A module's parameters: their shape, what each is for, how it is stored and whether it is trained.
 
-use crate::model::trained::Packed;
+use crate::model::packed::Packed;
 use crate::program::DType;
 
 /// The dimensions of a tensor: matrices of so many rows and columns. A vector is one matrix of one column.

@@ -63,6 +63,8 @@ impl Eager {
                 self.flex_backward(node, window, frame, gradient);
             }
             OpKind::Attention { window, .. } => self.attention(node, window, frame, gradient),
+            // Of a frozen table's result: a leaf that was told to ask for a gradient.
+            OpKind::Embedding if !graph.trains(op, 0) => self.release(gradient),
             OpKind::Embedding => self.embedding(node, frame, gradient),
             OpKind::ChunkedLoss(_) => self.chunked_loss_backward(node, frame, gradient),
             OpKind::FusedLinearCrossEntropy => {

@@ -6,7 +6,7 @@
 
 use super::{Eager, Storage};
 use crate::model::graph::{Graph, Op, Stored};
-use crate::model::trained::BLOCK;
+use crate::model::packed::BLOCK;
 use crate::program::{DType, Dispatch, MemoryKind};
 
 impl Eager {

@@ -91,6 +91,10 @@ impl Training<'_> {
         }
         self.run.eager.forward_ops(graph, &mut embedding, at..graph.ops.len());
         let hidden = self.run.eager.finish_forward(graph, &mut embedding);
+        if self.job.trained.as_ref().is_some_and(|trained| trained.inputs && !trained.embedding) {
+            // A leaf that asks for a gradient: the node that takes it holds the leaf.
+            self.leaf = Some(self.run.eager.retain(hidden));
+        }
         self.run.eager.program.enter(before);
         (embedding, hidden)
     }
@@ -222,6 +226,9 @@ impl Training<'_> {
             }
             (_, hidden) => hidden,
         };
+        if let Some(leaf) = self.leaf.take() {
+            self.run.eager.release(leaf);
+        }
         self.run.eager.program.enter(before);
         self.run.final_callback(last);
         if let Some(ones) = ones {
