@@ -68,7 +68,11 @@ pub const MODULES: [(&[&str], &str, [&str; 2]); 9] = [
         "attention.wqkv",
         ["attention.wqkv.lora_a.weight", "attention.wqkv.lora_b.weight"],
     ),
-    (&["o_proj", "output_proj", "linear_proj"], "attention.wo", ["attention.wo.lora_a.weight", "attention.wo.lora_b.weight"]),
+    (
+        &["o_proj", "output_proj", "linear_proj"],
+        "attention.wo",
+        ["attention.wo.lora_a.weight", "attention.wo.lora_b.weight"],
+    ),
     (
         &["gate_proj", "w1", "fc1", "dense_h_to_4h", "c_fc"],
         "feed_forward.w1",
@@ -174,12 +178,15 @@ impl Writer<'_> {
         let mut added = vec![];
         for (at, mut param) in params.into_iter().enumerate() {
             let reader = ops.iter().find(|op| op.params.contains(&at) && op.kind.is_linear());
-            if let (Some(packed), Some(OpKind::Linear { .. }), Role::Matrix) = (lora.packed, reader.map(|op| op.kind), param.role) {
+            if let (Some(packed), Some(OpKind::Linear { .. }), Role::Matrix) =
+                (lora.packed, reader.map(|op| op.kind), param.role)
+            {
                 param.stored = Stored::Packed(packed);
             }
             writer.moved.push(writer.graph.params.len());
             writer.graph.params.push(param);
-            let Some(op) = reader.filter(|op| lora.modules.contains(&op.module) && op.params.last() == Some(&at)) else {
+            let Some(op) = reader.filter(|op| lora.modules.contains(&op.module) && op.params.last() == Some(&at))
+            else {
                 continue;
             };
             let (OpKind::Linear { inputs, outputs }, Some(names)) = (op.kind, names(op.module)) else { continue };
@@ -208,7 +215,14 @@ impl Writer<'_> {
     }
 
     /// An operator of one input and one result, after which `drops` go.
-    fn push(&mut self, like: &Op, kind: OpKind, (inputs, params): (&[ValueId], &[ParamId]), output: ValueId, drops: &[ValueId]) {
+    fn push(
+        &mut self,
+        like: &Op,
+        kind: OpKind,
+        (inputs, params): (&[ValueId], &[ParamId]),
+        output: ValueId,
+        drops: &[ValueId],
+    ) {
         self.graph.ops.push(Op {
             kind,
             module: like.module,
@@ -270,7 +284,8 @@ impl Writer<'_> {
         }
         let sum = self.graph.values[addend].dtype;
         if sum == of_result.dtype {
-            let last = if code == Code::Peft && self.lora.packed.is_none() { vec![addend, base] } else { vec![base, addend] };
+            let last =
+                if code == Code::Peft && self.lora.packed.is_none() { vec![addend, base] } else { vec![base, addend] };
             held.splice(0..0, last);
             held.append(&mut after);
             self.push(&like, OpKind::ADD, (&[base, addend], &[]), result, &held);

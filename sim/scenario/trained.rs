@@ -81,7 +81,8 @@ pub(super) fn trained(
         let problem = "head and embedding are one table, and only one of the two is frozen";
         return Err(reader.plan(at, problem, "write both into trained.freeze, or neither, or model.tied_head = false"));
     }
-    let changes = trained.lora.is_some() || !trained.embedding || trained.layers_from > 0 || !trained.norm || !trained.head;
+    let changes =
+        trained.lora.is_some() || !trained.embedding || trained.layers_from > 0 || !trained.norm || !trained.head;
     if !changes {
         return Ok(None);
     }
@@ -144,7 +145,11 @@ fn lora(
         Some(base) if *base.get_ref() == BaseWeights::Plain => None,
         Some(base) if runtime.written() != SINGLE_DEVICE || code != Code::Peft => {
             let problem = "NF4 weights are simulated as bitsandbytes and peft have them on one device";
-            return Err(reader.plan(base, problem, "write runtime = \"single_device\" and lora.implementation = \"peft\", or remove lora.base"));
+            return Err(reader.plan(
+                base,
+                problem,
+                "write runtime = \"single_device\" and lora.implementation = \"peft\", or remove lora.base",
+            ));
         }
         Some(_) => Some(Packed::Bitsandbytes),
     };
@@ -160,12 +165,21 @@ fn modules(reader: &Reader<'_>, at: &Spanned<Vec<Spanned<String>>>) -> Result<Ve
     for name in at.get_ref() {
         match module_of(name.get_ref()) {
             Some(module) => asked.push(module),
-            None if ALL.contains(&name.get_ref().as_str()) => asked.extend(MODULES.iter().map(|&(_, module, _)| module)),
+            None if ALL.contains(&name.get_ref().as_str()) => {
+                asked.extend(MODULES.iter().map(|&(_, module, _)| module))
+            }
             None => {
                 let known: Vec<&str> = MODULES.iter().flat_map(|(names, ..)| names.iter().copied()).collect();
                 let near = did_you_mean(name.get_ref(), known.iter().copied());
-                let problem = format!("lora.modules names {:?}, which is no linear that adapters are simulated for{near}", name.get_ref());
-                return Err(reader.plan(name, problem, "write names such as \"q_proj\", \"down_proj\", or \"all-linear\""));
+                let problem = format!(
+                    "lora.modules names {:?}, which is no linear that adapters are simulated for{near}",
+                    name.get_ref()
+                );
+                return Err(reader.plan(
+                    name,
+                    problem,
+                    "write names such as \"q_proj\", \"down_proj\", or \"all-linear\"",
+                ));
             }
         }
     }

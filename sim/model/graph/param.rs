@@ -104,15 +104,7 @@ impl Param {
     /// Weights of `count` routed experts, one behind the other.
     pub fn of_experts(name: &'static str, count: u64, (rows, cols): (u64, u64)) -> Param {
         let shape = Shape { matrices: count, rows, cols };
-        Param {
-            name,
-            rows: count,
-            cols: rows * cols,
-            shape,
-            role: Role::Expert,
-            trained: true,
-            stored: Stored::Plain,
-        }
+        Param { name, rows: count, cols: rows * cols, shape, role: Role::Expert, trained: true, stored: Stored::Plain }
     }
 
     /// Elements.

@@ -11,7 +11,13 @@ use crate::program::{DType, Dispatch, MemoryKind};
 
 impl Eager {
     /// A linear's weight as it is multiplied, where it is stored packed.
-    pub(super) fn unpack_weight(&mut self, graph: &Graph, op: &Op, dtype: DType, dispatch: Dispatch) -> Option<Storage> {
+    pub(super) fn unpack_weight(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        dtype: DType,
+        dispatch: Dispatch,
+    ) -> Option<Storage> {
         let param = &graph.params[*op.params.first()?];
         let Stored::Packed(_) = param.stored else { return None };
         let elements = param.elements();

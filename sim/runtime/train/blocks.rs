@@ -141,7 +141,12 @@ impl Training<'_> {
     }
 
     /// Backward of a block from the gradient of its output, which it takes over: the gradient of its input, where that needs one.
-    pub(super) fn backward_block(&mut self, layer: usize, frame: &mut BlockFrame, gradient: Storage) -> Option<Storage> {
+    pub(super) fn backward_block(
+        &mut self,
+        layer: usize,
+        frame: &mut BlockFrame,
+        gradient: Storage,
+    ) -> Option<Storage> {
         let map = self.map(layer);
         let graph = &self.graphs.blocks[self.graphs.of_block[layer]];
         let eager = &mut self.run.eager;

@@ -38,7 +38,12 @@ pub(super) fn refuses(job: &TorchPlan, trained: &Trained) -> Option<Refusal> {
             "frozen parameters in modules that are FSDP units of their own",
             "fsdp.wrap",
         ),
-        (job.master_weights, "frozen-master-weights", "fp32 copies of a model in part frozen", "optimizer.master_weights"),
+        (
+            job.master_weights,
+            "frozen-master-weights",
+            "fp32 copies of a model in part frozen",
+            "optimizer.master_weights",
+        ),
         (
             job.style.linears == Linears::EngineFp8,
             "frozen-engine",
@@ -57,7 +62,8 @@ pub(super) fn refuses(job: &TorchPlan, trained: &Trained) -> Option<Refusal> {
     if every || lora.modules.iter().all(|module| has(module)) {
         return None;
     }
-    let known: Vec<&str> = MODULES.iter().filter(|(_, module, _)| has(module)).flat_map(|(names, ..)| names.first()).copied().collect();
+    let known: Vec<&str> =
+        MODULES.iter().filter(|(_, module, _)| has(module)).flat_map(|(names, ..)| names.first()).copied().collect();
     let refusal = Refusal::new("lora-modules", "adapters beside linears that its layers have not").on("lora.modules");
     Some(refusal.instead(format!("write some of {}, or \"all-linear\"", known.join(", "))))
 }

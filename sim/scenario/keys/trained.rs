@@ -6,7 +6,10 @@ use super::row::Kind::{Choice, Count, Flag, List, Number};
 use super::row::{Group, Instead, Key, Table};
 
 const INSTEAD: &[Instead] = &[
-    (MEGATRON, "frozen parameters are not simulated under Megatron-Core: remove the table, or write runtime = \"fsdp2\""),
+    (
+        MEGATRON,
+        "frozen parameters are not simulated under Megatron-Core: remove the table, or write runtime = \"fsdp2\"",
+    ),
     (OTHERS, "frozen parameters are not simulated here: remove the table, or write runtime = \"fsdp2\""),
 ];
 
@@ -19,7 +22,12 @@ pub(super) const TRAINED_KEYS: Table = Table {
     instead: INSTEAD,
     keys: &[
         Key::new("freeze", List(&["embedding", "layers", "norm", "head"]), PYTORCH, "Parts that are frozen."),
-        Key::new("last_layers", Count(None), PYTORCH, "How many layers, counted from the last, are trained; the others are frozen."),
+        Key::new(
+            "last_layers",
+            Count(None),
+            PYTORCH,
+            "How many layers, counted from the last, are trained; the others are frozen.",
+        ),
         Key::new(
             "input_gradients",
             Flag,
@@ -52,7 +60,12 @@ pub(super) const LORA_KEYS: Table = Table {
             PYTORCH,
             "Whose modules run: they differ in casts and in what is kept.",
         ),
-        Key::new("dtype", Choice(&[Word("bf16"), Word("fp16"), Word("fp32")]), PYTORCH, "The type adapters are stored and multiplied in."),
+        Key::new(
+            "dtype",
+            Choice(&[Word("bf16"), Word("fp16"), Word("fp32")]),
+            PYTORCH,
+            "The type adapters are stored and multiplied in.",
+        ),
         Key::new(
             "base",
             Choice(&[Word("plain"), Word("nf4")]),
