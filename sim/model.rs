@@ -27,10 +27,12 @@ mod mamba;
 pub mod megatron;
 pub mod nanotron;
 pub mod operators;
+pub mod packed;
 mod parts;
 pub mod routing;
 pub mod style;
 pub mod tensor;
+pub mod trained;
 pub mod transformers;
 pub mod unpad;
 

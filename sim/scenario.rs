@@ -54,6 +54,7 @@ mod source;
 mod stages;
 mod tensor;
 mod train;
+mod trained;
 mod training;
 pub mod understood;
 mod wrap;

@@ -14,6 +14,7 @@ mod fsdp1;
 mod fsdp2_pipeline;
 mod fsdp2_switches;
 mod hf_transformers;
+mod lora;
 mod mamba;
 mod megatron_case;
 mod megatron_experts;

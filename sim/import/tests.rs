@@ -319,8 +319,8 @@ fn adapters_and_replicas_are_refused_with_their_place() {
     for (name, word, what) in [
         (
             "torchtune",
-            "model._component_=torchtune.models.llama3_1.lora_llama3_1_8b",
-            "an adapter beside frozen weights",
+            "model._component_=torchtune.models.llama3_1.qlora_llama3_1_8b",
+            "an adapter beside packed or normed weights",
         ),
         ("axolotl", "adapter=qlora", "an adapter beside frozen weights (qlora)"),
         ("axolotl", "load_in_4bit=true", "weights that are kept in 4 or 8 bits"),
@@ -333,6 +333,21 @@ fn adapters_and_replicas_are_refused_with_their_place() {
         let error = read(name, small(importer).1, &[word]).expect_err(word).to_string();
         assert!(error.contains(what) && error.contains("is not simulated"), "{word}: {error}");
     }
+}
+
+#[test]
+fn adapters_of_torchtune_are_read_with_their_modules() {
+    let importer = find("torchtune").expect("it is registered");
+    let words = [
+        "model._component_=torchtune.models.llama3_1.lora_llama3_1_8b",
+        "model.lora_rank=8",
+        "model.lora_attn_modules=[q_proj,v_proj]",
+        "model.apply_lora_to_mlp=true",
+    ];
+    let read = read("torchtune", small(importer).1, &words).expect("it is read");
+    assert!(line(&read, "lora.rank").starts_with("8 #"), "{}", line(&read, "lora.rank"));
+    let modules = line(&read, "lora.modules");
+    assert!(modules.contains("q_proj") && modules.contains("down_proj"), "{modules}");
 }
 
 #[test]

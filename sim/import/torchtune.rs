@@ -1,6 +1,8 @@
-//! torchtune's YAML configurations of full fine-tuning.
+//! torchtune's YAML configurations of full fine-tuning and of LoRA.
 //!
 //! Source: torchtune 0.6.1, `recipes/full_finetune_distributed.py`, `torchtune/training/_distributed.py`, `models/*/_model_builders.py`.
+
+mod lora;
 
 use std::sync::LazyLock;
 
@@ -20,7 +22,7 @@ use crate::model::huggingface::shipped;
 
 /// Reads torchtune's configurations.
 pub const IMPORTER: Importer =
-    Importer { name: "torchtune", reads: "YAML configurations of full fine-tuning", sniff, read };
+    Importer { name: "torchtune", reads: "YAML configurations of full fine-tuning and LoRA", sniff, read };
 
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| toml::from_str(include_str!("tables/torchtune.toml")).expect("a test reads every table"));
@@ -93,11 +95,16 @@ fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<ModelConfig, Imp
     let missing = || settings.missing(key, "a builder of torchtune", "set it to torchtune.models.llama3_1.llama3_1_8b");
     let found = settings.word(key)?.ok_or_else(missing)?;
     let name = found.value.rsplit('.').next().unwrap_or_default();
-    if name.starts_with("lora_") || name.starts_with("qlora_") || name.starts_with("dora_") {
-        let what = format!("an adapter beside frozen weights ({name})");
-        let remedy = "import a configuration of full fine-tuning: adapters are not simulated yet";
+    if name.starts_with("qlora_") || name.starts_with("dora_") {
+        let what = format!("an adapter beside packed or normed weights ({name})");
+        let remedy = "import a configuration of LoRA or of full fine-tuning: these are not simulated yet";
         return Err(settings.unsupported(key, what, remedy));
     }
+    let adapters = name.strip_prefix("lora_");
+    if adapters.is_some() {
+        lora::put(out, settings)?;
+    }
+    let name = adapters.unwrap_or(name);
     // Instruct models have the sizes of their base.
     let base = name.strip_suffix("_instruct").map(|name| format!("{name}_base"));
     let sought = base.as_deref().unwrap_or(name);

@@ -5,11 +5,12 @@
 //! distinct module and shared by all layers.
 
 mod builder;
+mod needs;
 mod order;
 mod param;
 
 pub use builder::GraphBuilder;
-pub use param::{Param, Role, Shape};
+pub use param::{Param, Role, Shape, Stored};
 
 pub use super::operators::{ChunkedLoss, OpKind};
 use super::tensor::{Redistribution, TensorParallel};
@@ -200,6 +201,8 @@ pub struct Graph {
     pub recomputed: Vec<Recomputed>,
     /// The order of backward, where it is not from the last operator to the first.
     pub order: Vec<usize>,
+    /// By value, whether it needs a gradient; empty where all do.
+    pub needs: Vec<bool>,
 }
 
 /// Operators in a row that are recomputed in backward.

@@ -18,6 +18,7 @@ use crate::model::fuse::Float8;
 use crate::model::head::Loss;
 use crate::model::style::Style;
 use crate::model::tensor::TensorParallel;
+use crate::model::trained::Trained;
 use crate::program::DType;
 use fsdp::{Fsdp, Reshard};
 
@@ -104,6 +105,9 @@ pub struct TorchPlan {
     pub cuda_graphs: bool,
     /// How parameters are initialised, where that leaves blocks in the allocator's cache.
     pub initialisation: Initialisation,
+    /// What is trained, where not all of the model is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trained: Option<Trained>,
     /// How the model's code is written.
     pub style: Style,
     /// Loss.
@@ -133,6 +137,12 @@ impl TorchPlan {
     /// Ranks of the whole job.
     pub fn ranks(&self) -> u32 {
         self.data_ranks() * self.tensor.ranks as u32 * self.pipeline.as_ref().map_or(1, |pipeline| pipeline.ranks)
+    }
+
+    /// Bytes of an element of what is trained.
+    pub fn trained_bytes(&self) -> u64 {
+        let adapters = self.trained.as_ref().and_then(|trained| trained.lora.as_ref());
+        adapters.filter(|lora| lora.own_type).map_or(self.fsdp.mixed_precision.storage, |lora| lora.dtype).bytes()
     }
 
     /// Whether the head stays gathered after the model's forward in the first step alone: a loss that gathers it itself sets its

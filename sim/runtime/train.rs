@@ -11,6 +11,7 @@ mod captured;
 mod communicators;
 mod expert_parallel;
 mod framework;
+mod frozen;
 mod halves;
 mod initial;
 mod part;
@@ -25,7 +26,7 @@ mod wrapped;
 
 pub use crate::plan::torch::{Autocast, Checkpoint, Initialisation, KeepLogits, Loop, TorchPlan};
 
-use super::fsdp::Version;
+use super::fsdp::{self, Version};
 use crate::program::builder::Section;
 use crate::program::{Budget, Program};
 use part::Part;
@@ -34,6 +35,12 @@ use training::Training;
 /// The program of one rank; all ranks run the same, but in a pipeline.
 pub fn compile(job: &TorchPlan) -> Program {
     compile_within(job, &Budget::unlimited())
+}
+
+/// Parameters that are trained, of the whole model.
+pub fn trained_parameters(job: &TorchPlan) -> u64 {
+    let layout = plan::layout(job, &plan::graphs(job), &[Part::whole(job)]);
+    layout.params.iter().filter(|param| param.trained).map(fsdp::ShardedParam::elements).sum()
 }
 
 fn compile_within(job: &TorchPlan, budget: &Budget) -> Program {

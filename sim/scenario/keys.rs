@@ -16,6 +16,7 @@ mod ranks;
 mod readers;
 mod row;
 mod small;
+mod trained;
 mod training;
 pub mod words;
 mod xla;
@@ -39,7 +40,7 @@ const TOP: Table = Table {
 };
 
 /// All tables, in the order that people write them.
-pub const TABLES: [&Table; 28] = [
+pub const TABLES: [&Table; 30] = [
     &TOP,
     &job::TOPOLOGY_KEYS,
     &job::MODEL_KEYS,
@@ -57,6 +58,8 @@ pub const TABLES: [&Table; 28] = [
     &pytorch::FSDP1_KEYS,
     &pytorch::COMPILE_KEYS,
     &pytorch::FLOAT8_KEYS,
+    &trained::TRAINED_KEYS,
+    &trained::LORA_KEYS,
     &pytorch::ACTIVATION_CHECKPOINTING_KEYS,
     &pytorch::ATTENTION_KEYS,
     &training::LOSS_KEYS,

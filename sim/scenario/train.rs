@@ -8,7 +8,7 @@ use super::error::ScenarioError;
 use super::reader::{MOST_RANKS, Reader};
 use super::{
     accumulation, autocast, classes, context, experts, float8, gate, machine, names, optimizer, recompute, sharding,
-    stages, tensor, training, written,
+    stages, tensor, trained, training, written,
 };
 use crate::cost::{Backend, Profile, Software};
 use crate::hardware::{Topology, Vendor};
@@ -20,7 +20,7 @@ use crate::runtime;
 use crate::runtime::eager::Offload;
 use crate::runtime::eager::{LayerNorm, Settings};
 use crate::runtime::fsdp::{MixedPrecision, Wrap};
-use crate::runtime::train::{Initialisation, TorchPlan};
+use crate::runtime::train::{Checkpoint, Initialisation, TorchPlan};
 
 /// Where checkpoints around blocks are written, and which there are.
 pub(super) const POLICIES: Rerun =
@@ -137,6 +137,8 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         copies_gradients: deterministic && attention == Backend::Flash2 && multiplied != DType::Fp32,
         ..eager(reader, scenario, (topology, profile), (&model, early_stop, offload))
     };
+    let asks = style.modules == Modules::Transformers && checkpoint != Checkpoint::None;
+    let trained = trained::trained(reader, scenario, (runtime, &model, mixed_precision), asks)?;
     let job = TorchPlan {
         batch: micro,
         seq,
@@ -161,6 +163,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         keep_logits: training::keep_logits(&scenario.loss),
         loss_inside,
         training_loop: training::training_loop(reader, scenario, loss)?,
+        trained,
         style,
         output: scenario.precision.output.as_ref().map(|at| *at.get_ref()),
         eager,

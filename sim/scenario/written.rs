@@ -16,6 +16,7 @@ mod nanotron;
 mod ranks;
 mod readings;
 mod sharding;
+mod trained;
 mod xla;
 mod zero;
 
@@ -36,6 +37,7 @@ pub use nanotron::{Engine, Nanotron, TensorMode};
 pub use ranks::{Ranks, Slow, SlowRank};
 pub use readings::Readings;
 pub use sharding::{BackwardPrefetch, Fsdp, Fsdp1, Override, Reshard, ReshardAfterBackward, ReshardMoment, Unit, Wrap};
+pub use trained::{BaseWeights, Lora, LoraCode, Part, Trained};
 pub use xla::{Eight, ExpertExchange, Moment, Xla, XlaAttention};
 pub use zero::{Device as ZeroDevice, OffloadOptimizer, OffloadParam, Zero};
 
@@ -92,6 +94,10 @@ pub struct Scenario {
     pub compile: Compile,
     /// torchao's float8 linears.
     pub float8: Option<Spanned<Float8>>,
+    /// Which parts of the model are trained.
+    pub trained: Option<Spanned<Trained>>,
+    /// Adapters beside frozen weights.
+    pub lora: Option<Spanned<Lora>>,
     /// The loss.
     #[serde(default)]
     pub loss: Loss,

@@ -11,7 +11,7 @@ use crate::make::{FILE, TINY};
 pub const WORD: &str = "zzz";
 
 /// Values that take no word of a list: names, sizes with units, tables.
-const OTHERS: [(&str, &[&str]); 58] = [
+const OTHERS: [(&str, &[&str]); 63] = [
     ("activation_checkpointing.policy", &["'none'", "'full'", "'selective_op'", "{ every = 2 }", "{ first = 1 }"]),
     ("batch.global", &["8", "16", "32", "64"]),
     ("batch.global_tokens", &["1024", "4096", "8192", "32768", "65536"]),
@@ -45,6 +45,11 @@ const OTHERS: [(&str, &[&str]); 58] = [
     ("fsdp.shard_dim_1", &["['wo']", "[]"]),
     ("loss.keep_logits", &["true", "false", "'backward'"]),
     ("megatron.cp_comm_type", &["'p2p'", "'all_gather'", "'a2a'", "'a2a+p2p'"]),
+    ("lora.alpha", &["16.0", "32.0"]),
+    ("lora.dropout", &["0.05", "0.0"]),
+    ("lora.modules", &["['q_proj', 'v_proj']", "['all-linear']", "['down_proj']"]),
+    ("lora.rank", &["8", "16"]),
+    ("trained.freeze", &["['embedding']", "['embedding', 'head']", "['layers']", "['norm']"]),
     ("megatron.get_batch", &["'0.5'", "'0.12'", "'each_rank'"]),
     ("megatron.hierarchical_context_parallel_sizes", &["[2, 2]", "[2]"]),
     ("megatron.moe_token_dispatcher_type", &["'allgather'", "'alltoall'", "'flex'"]),

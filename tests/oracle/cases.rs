@@ -339,6 +339,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<TorchPlan> {
         pipeline: None,
         training_loop: Loop::default(),
         unpad: false,
+        trained: None,
         max_positions: config.seq,
         compile: config.compile,
         context: 1,

@@ -33,6 +33,7 @@ impl GraphBuilder {
             causal: true,
             recomputed: vec![],
             order: vec![],
+            needs: vec![],
         };
         let mut builder = GraphBuilder { graph, compute, side_stream: false, early: vec![] };
         let value = builder.value_of(input.0, input.1, input.2);

@@ -1,4 +1,7 @@
-//! A module's parameters: their shape, and what each is for.
+//! A module's parameters: their shape, what each is for, how it is stored and whether it is trained.
+
+use crate::model::packed::Packed;
+use crate::program::DType;
 
 /// The dimensions of a tensor: matrices of so many rows and columns. A vector is one matrix of one column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +53,28 @@ pub enum Role {
     Flat,
 }
 
+/// How a parameter is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// In the type that a job stores parameters in.
+    Plain,
+    /// In a type of its own.
+    As(DType),
+    /// Packed.
+    Packed(Packed),
+}
+
+impl Stored {
+    /// The tensors that so many elements are stored as, where others have so many bytes \[B\].
+    pub fn tensors(self, elements: u64, plain: u64) -> Vec<u64> {
+        match self {
+            Stored::Plain => vec![elements * plain],
+            Stored::As(dtype) => vec![elements * dtype.bytes()],
+            Stored::Packed(packed) => packed.tensors(elements),
+        }
+    }
+}
+
 /// A parameter of a module; sharded on its rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Param {
@@ -63,19 +88,23 @@ pub struct Param {
     pub shape: Shape,
     /// What it is for, as the module that registers it says.
     pub role: Role,
+    /// Whether it is trained (`requires_grad`).
+    pub trained: bool,
+    /// How it is stored.
+    pub stored: Stored,
 }
 
 impl Param {
     /// A matrix with a purpose; of one column, a vector, which has no other.
     pub fn of(name: &'static str, (rows, cols): (u64, u64), role: Role) -> Param {
         let role = if cols == 1 { Role::Vector } else { role };
-        Param { name, rows, cols, shape: Shape::matrix(rows, cols), role }
+        Param { name, rows, cols, shape: Shape::matrix(rows, cols), role, trained: true, stored: Stored::Plain }
     }
 
     /// Weights of `count` routed experts, one behind the other.
     pub fn of_experts(name: &'static str, count: u64, (rows, cols): (u64, u64)) -> Param {
         let shape = Shape { matrices: count, rows, cols };
-        Param { name, rows: count, cols: rows * cols, shape, role: Role::Expert }
+        Param { name, rows: count, cols: rows * cols, shape, role: Role::Expert, trained: true, stored: Stored::Plain }
     }
 
     /// Elements.

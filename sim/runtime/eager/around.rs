@@ -65,7 +65,7 @@ impl Eager {
 /// The last operator that a recompute with early stop runs: everything before the last operator that saves a value made
 /// before it runs. The autograd node of a matmul packs its input before the kernel runs, and the recompute stops there.
 fn early_stop_at(graph: &Graph) -> usize {
-    let last = graph.ops.iter().rposition(|op| op.row().stop != Stop::Nowhere).unwrap_or(0);
+    let last = graph.ops.iter().rposition(|op| graph.stop(op) != Stop::Nowhere).unwrap_or(0);
     match graph.ops[last].row().stop {
         Stop::Before => last,
         Stop::After | Stop::Nowhere => last + 1,

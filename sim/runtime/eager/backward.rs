@@ -28,7 +28,7 @@ impl Eager {
             self.lay_together(graph, &graph.ops[index], frame);
             self.op_begins(frame, index, true);
             // The first node that saved something unpacks it, and the recompute runs.
-            if graph.ops[index].row().unpacks && frame.checkpoint.is_some() && !frame.recomputed {
+            if graph.unpacks(&graph.ops[index]) && frame.checkpoint.is_some() && !frame.recomputed {
                 self.recompute(graph, frame);
             }
             if self.inputs_only() {

@@ -96,6 +96,20 @@ impl Eager {
         }
         let (output, mut kept) = self.scaled(&s, code, product);
         frame.slots[op.outputs[0]] = Some(output);
+        if !forgets && graph.trains(op, 0) && !graph.needs(op.inputs[0]) {
+            // The weight's gradient is all that is asked for, which takes what it was multiplied by.
+            let gone = [Some(root), Some(up)];
+            gone.into_iter().flatten().for_each(|unread| self.release(unread));
+            if matches!(code, NormCode::Llama | NormCode::Wide) {
+                self.release(mean);
+            }
+            kept[1].take().into_iter().for_each(|unread| self.release(unread));
+            return [kept[0], None, None, None];
+        }
+        if !forgets && !graph.trains(op, 0) {
+            // What a frozen weight is multiplied by is kept for the weight's gradient alone.
+            kept[0].take().into_iter().for_each(|unread| self.release(unread));
+        }
         if matches!(code, NormCode::Llama | NormCode::Wide) {
             self.release(mean);
         }
@@ -155,17 +169,24 @@ impl Eager {
     /// cast; the two gradients of `u` are added up. The `first` norm of a recomputed block lets go of its input.
     pub(super) fn composite_norm_backward(&mut self, node: Node<'_>, rows: u64, frame: &mut Frame, gradient: Storage) {
         let Node { graph, op, index } = node;
+        if !graph.needs(op.inputs[0]) {
+            return self.composite_norm_weight(node, rows, frame, gradient);
+        }
         let (start, end) = Self::saved(frame, index);
         let saved = &frame.saved[start..end];
         let (up, root, first) = (saved[0], saved[1], start == 0);
-        let product = Product { product: saved[2], weight: saved.get(3).copied() };
+        let rest = saved[2..].to_vec();
         let s = sizes(graph, op, rows);
         let fp32 = s.dtype == DType::Fp32;
         let checkpointed = frame.checkpoint.is_some();
         let make = |this: &mut Self, name, bytes, read| this.pointwise_gradient(name, bytes, read);
         let wide = match self.settings.norm_code {
-            NormCode::Torch | NormCode::Llama => self.unscaled(op, &s, frame, product.product, gradient),
-            NormCode::Wide | NormCode::OnePlus => self.unscaled_wide(op, &s, frame, product, gradient),
+            _ if !graph.trains(op, 0) => self.unscaled_frozen(&s, rest.first().copied(), frame, gradient),
+            NormCode::Torch | NormCode::Llama => self.unscaled(op, &s, frame, rest[0], gradient),
+            NormCode::Wide | NormCode::OnePlus => {
+                let product = Product { product: rest[0], weight: rest.get(1).copied() };
+                self.unscaled_wide(op, &s, frame, product, gradient)
+            }
         };
         let by_root = make(self, "aten.mul", s.wide, 2 * s.wide);
         let by_input = make(self, "aten.mul", s.wide, s.wide);
@@ -227,6 +248,58 @@ impl Eager {
         let wide = self.pointwise_gradient("aten._to_copy", s.wide, s.narrow);
         self.release(inner);
         wide
+    }
+
+    /// The gradient of the weight alone.
+    fn composite_norm_weight(&mut self, node: Node<'_>, rows: u64, frame: &mut Frame, gradient: Storage) {
+        let Node { graph, op, index } = node;
+        let s = sizes(graph, op, rows);
+        let narrow = matches!(self.settings.norm_code, NormCode::Torch | NormCode::Llama);
+        let (bytes, dtype) = if narrow { (s.narrow, s.dtype) } else { (s.wide, DType::Fp32) };
+        let wide = (!narrow && s.dtype != DType::Fp32).then(|| {
+            let wide = self.pointwise_gradient("aten._to_copy", s.wide, s.narrow);
+            self.release(gradient);
+            wide
+        });
+        let weighted = self.pointwise_gradient("aten.mul", bytes, 2 * bytes);
+        let mut sum = self.sum_rows(s.height, s.width, dtype);
+        self.release(weighted);
+        self.let_go(frame, index, wide.unwrap_or(gradient));
+        let mut made = dtype;
+        if self.settings.norm_code == NormCode::OnePlus && s.dtype != DType::Fp32 {
+            let bytes = s.width * s.dtype.bytes();
+            let cast = self.pointwise_gradient("aten._to_copy", bytes, 2 * bytes);
+            self.release(std::mem::replace(&mut sum, cast));
+            made = s.dtype;
+        }
+        let param = frame.params.index(op.params[0]);
+        let (sum, made) = self.upcast(param, sum, made);
+        self.store_leaf(param, sum, made);
+    }
+
+    /// The gradient of the product before a frozen weight, in fp32; `weight`: what was kept in the weight's place.
+    fn unscaled_frozen(&mut self, s: &Sizes, weight: Option<Storage>, frame: &Frame, gradient: Storage) -> Storage {
+        if s.dtype == DType::Fp32 {
+            let inner = self.pointwise_gradient("aten.mul", s.wide, s.wide);
+            self.release(gradient);
+            weight.into_iter().for_each(|weight| self.release(weight));
+            return inner;
+        }
+        if matches!(self.settings.norm_code, NormCode::Torch | NormCode::Llama) {
+            let inner = self.pointwise_gradient("aten.mul", s.narrow, s.narrow);
+            self.release(gradient);
+            let wide = self.pointwise_gradient("aten._to_copy", s.wide, s.narrow);
+            self.release(inner);
+            return wide;
+        }
+        let wide = self.pointwise_gradient("aten._to_copy", s.wide, s.narrow);
+        self.release(gradient);
+        let inner = self.pointwise_gradient("aten.mul", s.wide, s.wide);
+        match weight {
+            Some(weight) => self.let_go_of(frame.checkpoint.is_some(), wide, weight),
+            None => self.release(wide),
+        }
+        inner
     }
 
     /// The same where they were multiplied in fp32, by `weight` plus one or by the parameter, whose gradient is then fp32.

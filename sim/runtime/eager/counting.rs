@@ -107,6 +107,9 @@ impl Eager {
     /// Adds up two gradients of one value: in place if nobody else holds the earlier one and it is no view, else out of
     /// place (`torch/csrc/autograd/input_buffer.cpp`).
     pub(super) fn accumulate(&mut self, frame: &mut Frame, value: ValueId, gradient: Gradient) {
+        if frame.needs.get(value) == Some(&false) {
+            return self.release(gradient.storage);
+        }
         let Some(earlier) = frame.gradients[value].replace(gradient) else { return };
         let bytes = self.bytes(gradient.storage);
         let dispatch = self.settings.backward;

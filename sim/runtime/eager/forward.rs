@@ -52,8 +52,9 @@ impl Eager {
             if let Some(at) = part {
                 self.hold_inputs(graph, frame, at, index);
             }
+            let forgets = part.is_some() || !graph.is_node(op);
             let results = match frame.checkpoint {
-                None if part.is_some() => Results::Forget,
+                None if forgets => Results::Forget,
                 None => Results::Save,
                 Some(Keep::ComputeIntensive) if graph.keeps(index) => Results::Keep,
                 Some(Keep::Saved(ops)) if ops.keeps(graph, index) => Results::Keep,
@@ -62,7 +63,7 @@ impl Eager {
             self.op_begins(frame, index, false);
             self.run(graph, op, frame, results, dispatch, &[]);
             self.op_ended(frame, index, false);
-            if part.is_some() {
+            if forgets && frame.checkpoint.is_none() {
                 frame.saved_end.push(frame.saved.len() as u32);
             }
             self.let_results_go(graph, frame, index);

@@ -12,6 +12,8 @@ use crate::program::EventId;
 pub struct Frame {
     pub(super) slots: Vec<Option<Storage>>,
     pub(super) gradients: Vec<Option<Gradient>>,
+    /// By value, whether it needs a gradient; empty where all do.
+    pub(super) needs: Vec<bool>,
     /// Gradients that have come from another stream, and when they were made.
     pub(super) came: Vec<(usize, EventId)>,
     pub(super) saved: Vec<Storage>,
@@ -45,6 +47,7 @@ impl Frame {
         Frame {
             slots: vec![None; graph.values.len()],
             gradients: vec![None; graph.values.len()],
+            needs: graph.needs.clone(),
             came: vec![],
             saved: Vec::with_capacity(3 * graph.ops.len()),
             saved_end: Vec::with_capacity(graph.ops.len()),

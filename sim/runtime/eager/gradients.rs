@@ -16,8 +16,10 @@ pub(super) fn round_up(value: u64, to: u64) -> u64 {
 
 impl Eager {
     pub(super) fn saved(frame: &Frame, index: usize) -> (usize, usize) {
+        // Of a block that has yet to be recomputed nothing is saved.
+        let Some(&end) = frame.saved_end.get(index) else { return (0, 0) };
         let start = if index == 0 { 0 } else { frame.saved_end[index - 1] as usize };
-        (start, frame.saved_end[index] as usize)
+        (start, end as usize)
     }
 
     /// What a node saved, all of it.

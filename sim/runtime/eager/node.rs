@@ -16,6 +16,9 @@ use crate::program::{DType, MatmulLayout, MemoryKind};
 impl Eager {
     pub(super) fn node_here(&mut self, node: Node<'_>, frame: &mut Frame) {
         let Node { graph, op, index } = node;
+        if !graph.is_node(op) {
+            return;
+        }
         if op.kind == OpKind::Split {
             return self.split(graph, op, frame);
         }
@@ -30,6 +33,7 @@ impl Eager {
                 self.linear_of_values(node, inputs, outputs, frame, gradient);
             }
             OpKind::CastWeight => self.cast_weight_backward(graph, op, frame, gradient),
+            OpKind::Linear { .. } if graph.is_partial() => self.partial_linear(node, frame, gradient),
             OpKind::Linear { inputs, outputs } => {
                 self.linear(node, inputs, outputs, frame, gradient);
             }
@@ -59,6 +63,8 @@ impl Eager {
                 self.flex_backward(node, window, frame, gradient);
             }
             OpKind::Attention { window, .. } => self.attention(node, window, frame, gradient),
+            // Of a frozen table's result: a leaf that was told to ask for a gradient.
+            OpKind::Embedding if !graph.trains(op, 0) => self.release(gradient),
             OpKind::Embedding => self.embedding(node, frame, gradient),
             OpKind::ChunkedLoss(_) => self.chunked_loss_backward(node, frame, gradient),
             OpKind::FusedLinearCrossEntropy => {
@@ -174,7 +180,7 @@ impl Eager {
     }
 
     /// Stores a matmul's weight gradient: its transpose, or a copy in the wider type it is kept in.
-    fn store_weight(&mut self, param: usize, weight: Storage, dtype: DType) {
+    pub(super) fn store_weight(&mut self, param: usize, weight: Storage, dtype: DType) {
         let (made, cast) = self.upcast(param, weight, dtype);
         if cast == dtype {
             self.store_view(param, made, cast);

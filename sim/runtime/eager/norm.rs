@@ -166,8 +166,7 @@ impl Eager {
             return self.norm_input(node, frame, gradient);
         }
         let value = &graph.values[op.inputs[0]];
-        let (result, made) = self.norm_halves(node, frame, [true, true]);
-        let result = result.expect("the gradient of the input was asked for");
+        let (result, made) = self.norm_halves(node, frame, [graph.needs(op.inputs[0]), graph.trains(op, 0)]);
         let cast = made.map(|storage| storage.map(|storage| (storage, value.dtype)));
         let mut stored = [None; 2];
         let checkpointed = frame.checkpoint.is_some();
@@ -188,7 +187,7 @@ impl Eager {
         }
         // The gradient of a DTensor takes one more node to its value, before which the engine stores parameters'.
         let later = self.hooks_modules() || self.sums_norms_in().is_some();
-        if !later {
+        if let Some(result) = result.filter(|_| !later) {
             self.accumulate(frame, op.inputs[0], result.into());
         }
         for (at, made) in stored.into_iter().enumerate() {
@@ -198,7 +197,9 @@ impl Eager {
         }
         if later {
             self.module_ended(frame, index);
-            self.accumulate(frame, op.inputs[0], result.into());
+            if let Some(result) = result {
+                self.accumulate(frame, op.inputs[0], result.into());
+            }
         }
     }
 }

@@ -91,8 +91,10 @@ impl Eager {
                 self.pointwise(simple.kernel, simple.memory, moved.read, moved.written, dispatch);
             }
             OpKind::Linear { inputs, outputs } => {
+                let whole = self.unpack_weight(graph, op, graph.values[op.inputs[0]].dtype, dispatch);
                 let moved = self.result(graph, op, frame);
                 self.linear_forward(graph, op, inputs, outputs, moved, dispatch);
+                whole.into_iter().for_each(|whole| self.release(whole));
             }
             OpKind::RmsNorm { rows } => aux = self.norm_forward(graph, op, rows, 1, frame, dispatch),
             OpKind::LayerNorm { rows } => aux = self.norm_forward(graph, op, rows, 2, frame, dispatch),
@@ -148,7 +150,7 @@ impl Eager {
         } else {
             // A norm in parts keeps what its parts do, which is all in `aux`.
             if !self.in_parts(op) {
-                self.save_own(op, frame, op.row().saves);
+                self.save_own(op, frame, &graph.saves(op));
             }
             frame.saved.extend(aux.iter().flatten());
         }

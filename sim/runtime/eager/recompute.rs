@@ -56,7 +56,11 @@ impl Eager {
             if index < recompute.stop {
                 let dispatch = self.settings.forward;
                 self.op_begins(frame, index, false);
-                self.run(graph, op, frame, Results::Save, dispatch, cached);
+                let results = if graph.is_node(op) { Results::Save } else { Results::Forget };
+                self.run(graph, op, frame, results, dispatch, cached);
+                if results == Results::Forget {
+                    frame.saved_end.push(frame.saved.len() as u32);
+                }
                 if !(self.hooks_modules() && self.settings.early_stop && index + 1 == recompute.stop) {
                     self.op_ended(frame, index, false);
                 }
@@ -92,8 +96,7 @@ impl Eager {
 
     /// Saves the inputs that an operator packs before it runs.
     fn save_inputs(&mut self, graph: &Graph, op: &Op, frame: &mut Frame) {
-        let row = op.row();
-        if row.stop != Stop::Before {
+        if graph.stop(op) != Stop::Before {
             return;
         }
         if op.kind == OpKind::Experts(ExpertOp::Combine) {
@@ -101,6 +104,6 @@ impl Eager {
             let zeros = self.storage(graph.values[op.outputs[0]].bytes(), "aten.zeros_like");
             self.release(zeros);
         }
-        self.save_own(op, frame, row.saves);
+        self.save_own(op, frame, &graph.saves(op));
     }
 }

@@ -43,7 +43,7 @@ impl Eager {
             this.pointwise_gradient(step.kernel, bytes, read)
         };
         let mut made = vec![None; op.inputs.len()];
-        for rule in rules {
+        for rule in rules.iter().filter(|rule| graph.needs(op.inputs[rule.of])) {
             let temporaries: Vec<Storage> = rule.temporaries.iter().map(|step| run(self, step)).collect();
             made[rule.of] = Some(run(self, &rule.result));
             for temporary in temporaries.into_iter().rev() {
@@ -61,7 +61,7 @@ impl Eager {
     /// The gradient of a sum is that of each of its operands.
     fn shared_gradient(&mut self, graph: &Graph, op: &Op, frame: &mut Frame, gradient: Storage) {
         let (first, sum) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
-        for &operand in &op.inputs {
+        for &operand in op.inputs.iter().filter(|&&operand| graph.needs(operand)) {
             let value = &graph.values[operand];
             let part = if value.dtype != sum.dtype {
                 self.pointwise_gradient("aten._to_copy", value.bytes(), sum.bytes())

@@ -37,19 +37,21 @@ impl Eager {
         // What is summed over for the second is the rows of one matrix, of which there are B·N.
         let stacked = graph.dims.b * graph.dims.n;
         let m = stacked * rows;
-        let second = self.temporary(graph.values[op.inputs[1]].bytes(), "aten.bmm");
-        self.matmul(
-            "aten.bmm",
-            MatmulShape { m: stacked * k, n, k: rows },
-            dtype,
-            MatmulLayout::WeightGradient,
-            dispatch,
-        );
-        let first = self.temporary(graph.values[op.inputs[0]].bytes(), "aten.bmm");
-        self.matmul("aten.bmm", MatmulShape { m, n: k, k: n }, dtype, MatmulLayout::DataGradient, dispatch);
+        let mut make = |of: usize, shape, layout| {
+            graph.needs(op.inputs[of]).then(|| {
+                let made = self.temporary(graph.values[op.inputs[of]].bytes(), "aten.bmm");
+                self.matmul("aten.bmm", shape, dtype, layout, dispatch);
+                made
+            })
+        };
+        let second = make(1, MatmulShape { m: stacked * k, n, k: rows }, MatmulLayout::WeightGradient);
+        let first = make(0, MatmulShape { m, n: k, k: n }, MatmulLayout::DataGradient);
         self.let_go(frame, index, gradient);
-        self.accumulate(frame, op.inputs[0], Gradient { storage: first, view: true });
-        self.accumulate(frame, op.inputs[1], Gradient { storage: second, view: true });
+        for (&value, made) in op.inputs.iter().zip([first, second]) {
+            if let Some(storage) = made {
+                self.accumulate(frame, value, Gradient { storage, view: true });
+            }
+        }
     }
 
     /// Softmax's backward has its product with what it received for a moment.

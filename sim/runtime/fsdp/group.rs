@@ -1,5 +1,6 @@
 //! One parameter group: the parameters that are gathered and reduced together.
 
+use crate::model::graph::Stored;
 use crate::plan::torch::fsdp::{MixedPrecision, Reshard};
 use crate::program::{BufferId, DType, EventId, GroupId, ScopeId};
 use crate::runtime::optimizer::param::{Owned, Role, Shape};
@@ -24,6 +25,10 @@ pub struct ShardedParam {
     pub shape: Shape,
     /// What it is for.
     pub role: Role,
+    /// Whether it is trained: else it has no gradient, and the optimizer does not see it.
+    pub trained: bool,
+    /// How it is stored.
+    pub stored: Stored,
 }
 
 /// Whether a shard is cast to fp8 before it is gathered (`fsdp_pre_all_gather` of torchao's weights).

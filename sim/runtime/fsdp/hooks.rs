@@ -308,12 +308,18 @@ impl<'c> Run<'c> {
         if self.is_flat() {
             return self.flat_shards().into_iter().map(|elements| (None, Owned::flat(elements))).collect();
         }
+        self.shards_of(|_| true)
+    }
+
+    /// The same of some parameters alone.
+    fn shards_of(&self, asked: impl Fn(&ShardedParam) -> bool) -> Vec<(Option<usize>, Owned)> {
         let of_groups = (0..self.groups.len()).flat_map(|at| {
             let over = self.sharded_over(at);
             self.groups[at].params.iter().map(move |param| (param, over))
         });
         let whole = self.whole.iter().map(|param| (param, (self.config.shard, self.communicators.shard)));
-        let shards = of_groups.chain(whole).map(|(param, over)| (Some(param.index), param.stepped(over)));
+        let asked = of_groups.chain(whole).filter(|(param, _)| asked(param));
+        let shards = asked.map(|(param, over)| (Some(param.index), param.stepped(over)));
         let mut shards: Vec<_> = shards.collect();
         shards.sort_unstable_by_key(|&(index, _)| index);
         shards
@@ -324,7 +330,7 @@ impl<'c> Run<'c> {
         if self.is_flat() {
             return self.flat_owned();
         }
-        self.shards().into_iter().map(|(_, owned)| owned).collect()
+        self.shards_of(|param| param.trained).into_iter().map(|(_, owned)| owned).collect()
     }
 
     /// The type a parameter's gradient is stored in between passes that do not reduce; none: as it arrives.

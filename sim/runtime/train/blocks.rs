@@ -56,7 +56,7 @@ impl Training<'_> {
     }
 
     /// Its backward.
-    fn backward_modules(&mut self, layer: usize, frame: &mut Frame, gradient: Storage) -> Storage {
+    fn backward_modules(&mut self, layer: usize, frame: &mut Frame, gradient: Storage) -> Option<Storage> {
         let graph = &self.graphs.blocks[self.graphs.of_block[layer]];
         self.run.eager.start_backward(graph, frame, gradient);
         let mut end = graph.ops.len();
@@ -72,7 +72,7 @@ impl Training<'_> {
             end = operators.start;
         }
         self.run.eager.backward_ops(graph, frame, 0..end);
-        self.run.eager.finish_backward(frame).expect("a block's output depends on its input")
+        self.run.eager.finish_backward(frame)
     }
 
     /// Whether `fully_shard`'s hooks around a block run inside its checkpoint, and its backward's inside the checkpoint's own.
@@ -81,7 +81,7 @@ impl Training<'_> {
     }
 
     /// Backward of a block inside a reentrant checkpoint.
-    fn backward_again(&mut self, layer: usize, frame: &mut Frame, gradient: Storage) -> Storage {
+    fn backward_again(&mut self, layer: usize, frame: &mut Frame, gradient: Storage) -> Option<Storage> {
         let inside = self.hooks_inside(layer);
         let groups = if inside { self.that_begin(layer) } else { vec![] };
         let gathered: Vec<usize> = groups.into_iter().filter(|&group| self.run.pre_forward_again(group)).collect();
@@ -99,7 +99,7 @@ impl Training<'_> {
             self.block_backward_ended(layer);
         }
         self.run.eager.end_reentrant(again);
-        made.expect("a block's output depends on its input")
+        made
     }
 
     fn map(&self, layer: usize) -> ParamMap {
@@ -121,7 +121,9 @@ impl Training<'_> {
             if !self.run.units.modules[layer].is_empty() {
                 return self.forward_modules(layer, hidden);
             }
-            let (frame, output) = eager.forward(graph, hidden, map, mode(&self.job.checkpoint, layer));
+            // Of a block in which nothing is trained a checkpoint holds nothing.
+            let mode = if graph.needs(graph.output) { mode(&self.job.checkpoint, layer) } else { Mode::Train };
+            let (frame, output) = eager.forward(graph, hidden, map, mode);
             return (BlockFrame::Eager(Box::new(frame)), output);
         };
         let compiled = &self.graphs.compiled[at];
@@ -138,14 +140,21 @@ impl Training<'_> {
         (BlockFrame::Recompute(input), output)
     }
 
-    /// Backward of a block from the gradient of its output, which it takes over: the gradient of its input.
-    pub(super) fn backward_block(&mut self, layer: usize, frame: &mut BlockFrame, gradient: Storage) -> Storage {
+    /// Backward of a block from the gradient of its output, which it takes over: the gradient of its input, where that needs one.
+    pub(super) fn backward_block(
+        &mut self,
+        layer: usize,
+        frame: &mut BlockFrame,
+        gradient: Storage,
+    ) -> Option<Storage> {
         let map = self.map(layer);
         let graph = &self.graphs.blocks[self.graphs.of_block[layer]];
         let eager = &mut self.run.eager;
         let compiled = self.graphs.compiled_block[layer].map(|at| &self.graphs.compiled[at]);
         match (frame, compiled) {
-            (BlockFrame::Compiled(frame), Some(compiled)) => eager.backward_compiled(graph, compiled, frame, gradient),
+            (BlockFrame::Compiled(frame), Some(compiled)) => {
+                Some(eager.backward_compiled(graph, compiled, frame, gradient))
+            }
             (BlockFrame::Recompute(input), Some(compiled)) => {
                 let input = match (*input, eager.settings.offload) {
                     (Input::Sent(sent), Some(offload)) => eager.bring_back(sent, offload),
@@ -160,7 +169,7 @@ impl Training<'_> {
                 eager.category = category;
                 let gradient = eager.backward_compiled(graph, compiled, &mut frame, gradient);
                 eager.release(input);
-                gradient
+                Some(gradient)
             }
             (BlockFrame::Eager(frame), _) if self.job.reentrant && frame.is_checkpointed() => {
                 self.backward_again(layer, frame, gradient)
@@ -168,9 +177,7 @@ impl Training<'_> {
             (BlockFrame::Eager(frame), _) if !self.run.units.modules[layer].is_empty() => {
                 self.backward_modules(layer, frame, gradient)
             }
-            (BlockFrame::Eager(frame), _) => {
-                eager.backward(graph, frame, gradient).expect("a block's output depends on its input")
-            }
+            (BlockFrame::Eager(frame), _) => eager.backward(graph, frame, gradient),
             (_, None) => unreachable!("a compiled frame comes from a compiled block"),
         }
     }

@@ -1,6 +1,6 @@
 //! What everything above asks of a job of PyTorch's own runtimes.
 
-use super::{compile_within, pipeline, plan};
+use super::{compile_within, frozen, pipeline, plan};
 use crate::model::experts::{Experts, Implementation, Score, choice};
 use crate::model::Mixer;
 use crate::model::head::Loss;
@@ -66,6 +66,9 @@ fn refuses(job: &TorchPlan) -> Option<Refusal> {
             "latent-compiled-split-packed",
             "latent attention that is compiled, split or packed",
         ));
+    }
+    if let Some(refusal) = job.trained.as_ref().and_then(|trained| frozen::refuses(job, trained)) {
+        return Some(refusal);
     }
     if let Loss::ChunkedGradients { chunks, .. } = job.loss {
         let list = [

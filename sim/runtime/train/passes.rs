@@ -91,6 +91,10 @@ impl Training<'_> {
         }
         self.run.eager.forward_ops(graph, &mut embedding, at..graph.ops.len());
         let hidden = self.run.eager.finish_forward(graph, &mut embedding);
+        if self.job.trained.as_ref().is_some_and(|trained| trained.inputs && !trained.embedding) {
+            // A leaf that asks for a gradient: the node that takes it holds the leaf.
+            self.leaf = Some(self.run.eager.retain(hidden));
+        }
         self.run.eager.program.enter(before);
         (embedding, hidden)
     }
@@ -193,11 +197,12 @@ impl Training<'_> {
                 ones = Some(seed);
                 hidden
             }
-            (None, Some(gradient)) => gradient,
+            (None, Some(gradient)) => Some(gradient),
             (None, None) => unreachable!("a part without a head is given a gradient"),
         };
         let layers = self.parts[self.at].blocks.clone();
         for (layer, frame) in layers.zip(&mut frames.blocks).rev() {
+            let Some(gradient) = hidden else { break };
             let inside = self.hooks_inside(layer);
             if !inside {
                 self.block_backward_begins(layer);
@@ -206,20 +211,24 @@ impl Training<'_> {
                 self.run.pre_backward(root, &[]);
             }
             self.run.eager.program.enter(self.scopes.blocks[layer]);
-            hidden = self.backward_block(layer, frame, hidden);
+            hidden = self.backward_block(layer, frame, gradient);
             self.cast_ended(layer);
-            if !inside {
+            // No hook stands behind the backward of a block whose input needs no gradient: the last callback ends it.
+            if !inside && hidden.is_some() {
                 self.block_backward_ended(layer);
             }
         }
         self.body_ended();
-        let made = match &mut frames.embedding {
-            Some(frame) => {
-                self.backward_embedding(frame, hidden, root);
+        let made = match (&mut frames.embedding, hidden) {
+            (Some(frame), Some(gradient)) => {
+                self.backward_embedding(frame, gradient, root);
                 None
             }
-            None => Some(hidden),
+            (_, hidden) => hidden,
         };
+        if let Some(leaf) = self.leaf.take() {
+            self.run.eager.release(leaf);
+        }
         self.run.eager.program.enter(before);
         self.run.final_callback(last);
         if let Some(ones) = ones {
@@ -229,7 +238,7 @@ impl Training<'_> {
     }
 
     /// Backward of loss, head and final norm: the gradient of the hidden state, and the loss's own, which somebody holds.
-    fn backward_head(&mut self, head: &mut Frame) -> (Storage, Storage) {
+    fn backward_head(&mut self, head: &mut Frame) -> (Option<Storage>, Storage) {
         let units = self.run.units.clone();
         let (graph, loss_from) = (&self.graphs.head.graph, self.graphs.head.loss_from);
         let ones = self.run.eager.seed_gradient(graph.values[graph.output].dtype);
@@ -266,8 +275,8 @@ impl Training<'_> {
             }
             self.run.eager.backward_ops(graph, head, 0..norm);
         }
-        let hidden = self.run.eager.finish_backward(head).expect("the logits depend on the hidden state");
-        if let Some(group) = done {
+        let hidden = self.run.eager.finish_backward(head);
+        if let Some(group) = done.filter(|_| hidden.is_some()) {
             self.run.post_backward(group);
         }
         (hidden, ones)

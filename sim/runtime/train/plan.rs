@@ -13,6 +13,7 @@ use crate::model::head::{self, Head};
 use crate::model::layer::KindId;
 use crate::model::operators::Parameters;
 use crate::model::style::{Modules, Rope};
+use crate::model::trained::{Trained, Which};
 use crate::model::unpad::unpad;
 use crate::plan::torch::Checkpoint;
 use crate::plan::torch::TorchPlan;
@@ -97,6 +98,11 @@ pub(super) fn refuses(job: &TorchPlan) -> Option<Refusal> {
     operator.map(|what| Refusal::new("autocast-operator", what).on("precision.autocast"))
 }
 
+/// Whether a kind of layer has a linear by the name of its module.
+pub(super) fn has_linear(job: &TorchPlan, module: &str) -> bool {
+    blocks(job).0.iter().flat_map(|block| &block.ops).any(|op| op.kind.is_linear() && op.module == module)
+}
+
 /// Builds the graphs.
 pub(in crate::runtime) fn graphs(job: &TorchPlan) -> Graphs {
     let (mut blocks, of_block) = blocks(job);
@@ -107,8 +113,32 @@ pub(in crate::runtime) fn graphs(job: &TorchPlan) -> Graphs {
         blocks = blocks.into_iter().map(|block| autocast::autocast(block, DType::Fp32).0).collect();
         head = head.autocast();
     }
+    let mut of_block = of_block;
+    if let Some(trained) = &job.trained {
+        let layers = of_block.len() as u64;
+        embedding = trained.apply(embedding, Which::Embedding, layers);
+        head.graph = trained.apply(head.graph, Which::Head, layers);
+        (blocks, of_block) = apart(trained, &blocks, &of_block);
+    }
     let (compiled, compiled_block) = compile_blocks(job, &blocks, &of_block);
     Graphs { compiled, compiled_block, embedding, blocks, of_block, head }
+}
+
+/// A graph for each kind of layer and what of it is trained; and of each layer, which is its own.
+fn apart(trained: &Trained, blocks: &[Graph], of_block: &[usize]) -> (Vec<Graph>, Vec<usize>) {
+    let layers = of_block.len() as u64;
+    let (mut known, mut graphs) = (vec![], vec![]);
+    let of_block = of_block.iter().enumerate().map(|(layer, &kind)| {
+        let which = Which::Layer(layer as u64);
+        let key = (kind, trained.trains_layer(layer as u64), trained.input_needs(which));
+        known.iter().position(|&made| made == key).unwrap_or_else(|| {
+            known.push(key);
+            graphs.push(trained.apply(blocks[kind].clone(), which, layers));
+            graphs.len() - 1
+        })
+    });
+    let of_block = of_block.collect();
+    (graphs, of_block)
 }
 
 /// Compiles each graph once for each policy.
@@ -183,8 +213,9 @@ pub(in crate::runtime) fn layout(job: &TorchPlan, graphs: &Graphs, parts: &[Part
                 };
             let index = params.len();
             let ((rows, cols), second) = sharded_dim(job, param);
-            let (shape, role) = (param.shape, param.role);
-            params.push(ShardedParam { index, rows, cols, second, gradient, narrow, shape, role });
+            let Param { shape, role, trained, stored, .. } = *param;
+            let made = ShardedParam { index, rows, cols, second, gradient, narrow, shape, role, trained, stored };
+            params.push(made);
             names.push(param.name);
         }
         first

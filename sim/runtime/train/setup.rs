@@ -2,6 +2,7 @@
 
 use super::training::Training;
 use crate::model::Position;
+use crate::model::graph::Stored;
 use crate::model::style::{Linears, Rope};
 use crate::model::transformers::class_of;
 use crate::program::{Builder, Category, DType};
@@ -40,7 +41,10 @@ impl Training<'_> {
                     add(program, layer);
                 }
                 let name = param.map_or("flat_param", |param| self.layout.names[param]);
-                program.alloc(Bytes(owned.elements() * storage), COMPUTE, Category::Parameter, name);
+                let stored = param.map_or(Stored::Plain, |param| self.layout.params[param].stored);
+                for bytes in stored.tensors(owned.elements(), storage) {
+                    program.alloc(Bytes(bytes), COMPUTE, Category::Parameter, name);
+                }
             }
         }
         // `to_empty` makes a tied table twice; the second goes when FSDP ties the two again before the first step.

@@ -51,7 +51,7 @@ impl Training<'_> {
     /// Clipping, the optimizer step, zeroing.
     pub(super) fn update(&mut self, mut first: bool) {
         let (job, params, caller) = (self.job, self.run.owned(), self.job.fsdp.version.caller());
-        let element = job.fsdp.mixed_precision.storage.bytes();
+        let element = job.trained_bytes();
         let scope = self.scopes.optimizer;
         let program = &mut self.run.eager.program;
         let before = program.enter(scope);

@@ -52,6 +52,8 @@ pub(super) struct Training<'j> {
     pub(super) at: usize,
     /// What transformers' `forward` makes for all blocks.
     pub(super) body: Body,
+    /// The embedding's result, where that is a leaf which asks for a gradient.
+    pub(super) leaf: Option<Storage>,
     /// Logits that the loop's variable holds, of the micro-batch before.
     pub(super) kept: Vec<Storage>,
     /// What they are known as from one step to the next.
@@ -130,6 +132,7 @@ impl<'j> Training<'j> {
             parts,
             at,
             body,
+            leaf: None,
             kept,
             kept_across,
             of_loss,

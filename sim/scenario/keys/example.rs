@@ -7,7 +7,7 @@ use super::row::{Choice, Kind};
 use super::{Key, presets};
 
 /// Keys and values, in the order of the tables.
-const LISTED: [(&str, &str); 139] = [
+const LISTED: [(&str, &str); 145] = [
     ("description", "\"Llama-3.1-8B on one node\""),
     ("runtime", "\"fsdp2\""),
     ("topology.name", "\"h100-sxm-80gb\""),
@@ -110,6 +110,12 @@ const LISTED: [(&str, &str); 139] = [
     ("fsdp.backward_prefetch", "1"),
     ("fsdp.shard_dim_1", "[\"w2\"]"),
     ("fsdp.reduce_scatter_buffers", "2"),
+    ("trained.freeze", "[\"embedding\"]"),
+    ("trained.last_layers", "4"),
+    ("lora.rank", "16"),
+    ("lora.alpha", "32.0"),
+    ("lora.dropout", "0.05"),
+    ("lora.modules", "[\"q_proj\", \"v_proj\"]"),
     ("activation_checkpointing.policy", "{ every = 2 }"),
     ("loss.chunks", "8"),
     ("loss.words", "32768"),

@@ -134,6 +134,8 @@ mod tests {
                 narrow: Narrow::No,
                 shape: Shape::matrix(rows, cols),
                 role: Role::Matrix,
+                trained: true,
+                stored: crate::model::graph::Stored::Plain,
             })
             .collect();
         let config = Fsdp {

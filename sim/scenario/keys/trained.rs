@@ -1,0 +1,76 @@
+//! The tables of what is trained and of adapters.
+
+use super::readers::{MEGATRON, OTHERS, PYTORCH};
+use super::row::Choice::Word;
+use super::row::Kind::{Choice, Count, Flag, List, Number};
+use super::row::{Group, Instead, Key, Table};
+
+const INSTEAD: &[Instead] = &[
+    (
+        MEGATRON,
+        "frozen parameters are not simulated under Megatron-Core: remove the table, or write runtime = \"fsdp2\"",
+    ),
+    (OTHERS, "frozen parameters are not simulated here: remove the table, or write runtime = \"fsdp2\""),
+];
+
+/// `[trained]`
+pub(super) const TRAINED_KEYS: Table = Table {
+    name: "trained",
+    help: "Which parts of the model are trained; all of it where this is left out.",
+    group: Group::Model,
+    owner: None,
+    instead: INSTEAD,
+    keys: &[
+        Key::new("freeze", List(&["embedding", "layers", "norm", "head"]), PYTORCH, "Parts that are frozen."),
+        Key::new(
+            "last_layers",
+            Count(None),
+            PYTORCH,
+            "How many layers, counted from the last, are trained; the others are frozen.",
+        ),
+        Key::new(
+            "input_gradients",
+            Flag,
+            PYTORCH,
+            "`enable_input_require_grads`: whether the embedding's result gets a gradient though nothing below it is trained.",
+        ),
+    ],
+};
+
+/// `[lora]`
+pub(super) const LORA_KEYS: Table = Table {
+    name: "lora",
+    help: "Low-rank adapters beside linears of all layers. Everything else is frozen.",
+    group: Group::Model,
+    owner: None,
+    instead: INSTEAD,
+    keys: &[
+        Key::new("rank", Count(Some((1, 1 << 16))), PYTORCH, "`r`: rank of the adapters."),
+        Key::new("alpha", Number, PYTORCH, "`lora_alpha`: scales their result. It changes neither time nor memory."),
+        Key::new("dropout", Number, PYTORCH, "`lora_dropout`: the share of their input that dropout zeroes."),
+        Key::new(
+            "modules",
+            List(&[]),
+            PYTORCH,
+            "`target_modules`: linears that have adapters, such as `q_proj`, or `all-linear`.",
+        ),
+        Key::new(
+            "implementation",
+            Choice(&[Word("peft"), Word("torchtune")]),
+            PYTORCH,
+            "Whose modules run: they differ in casts and in what is kept.",
+        ),
+        Key::new(
+            "dtype",
+            Choice(&[Word("bf16"), Word("fp16"), Word("fp32")]),
+            PYTORCH,
+            "The type adapters are stored and multiplied in.",
+        ),
+        Key::new(
+            "base",
+            Choice(&[Word("plain"), Word("nf4")]),
+            PYTORCH,
+            "How the layers' frozen linears are stored: as they are, or in NF4 with quantized scales (bitsandbytes).",
+        ),
+    ],
+};
