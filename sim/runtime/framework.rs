@@ -70,7 +70,10 @@ impl Plan {
         }
         if self.model().has_gates() {
             let what = "gated attention, or shared experts with a gate";
-            return Some(Refusal::new("gates", what).instead("take a model without them: `windtunnel show model` describes this one"));
+            return Some(
+                Refusal::new("gates", what)
+                    .instead("take a model without them: `windtunnel show model` describes this one"),
+            );
         }
         self.framework().refuses()
     }

@@ -51,7 +51,10 @@ pub const TABLE: [Row; 14] = [
     Row { facts: low_bit::TORCHAO_8BIT, make: |asked| Optimizer::LowBit(LowBit::new(Narrow::TorchaoInt8, asked)) },
     Row { facts: low_bit::TORCHAO_4BIT, make: |asked| Optimizer::LowBit(LowBit::new(Narrow::TorchaoInt4, asked)) },
     Row { facts: low_bit::TORCHAO_FP8, make: |asked| Optimizer::LowBit(LowBit::new(Narrow::TorchaoFp8, asked)) },
-    Row { facts: low_bit::BITSANDBYTES_8BIT, make: |asked| Optimizer::LowBit(LowBit::new(Narrow::BitsandbytesInt8, asked)) },
+    Row {
+        facts: low_bit::BITSANDBYTES_8BIT,
+        make: |asked| Optimizer::LowBit(LowBit::new(Narrow::BitsandbytesInt8, asked)),
+    },
     Row { facts: fused_adam::MEGATRON, make: |asked| Optimizer::FusedAdam(FusedAdam::new(asked)) },
     Row { facts: adam::MEGATRON, make: |asked| Optimizer::Adam(Adam::adamw(asked)) },
     Row { facts: composer::INTERNEVO, make: |asked| Optimizer::Composer(Composer::new(asked)) },

@@ -85,7 +85,13 @@ fn oracle_peak_memory_of_mamba_2_agrees_with_pytorchs_allocator() {
         wrong += usize::from(both[0].abs() > 0.5);
         let words = ["pattern", "dim", "heads", "groups", "state", "chunk", "seq", "batch", "ac", "world"];
         let words: Vec<String> = words.iter().map(|key| case[key].to_string()).collect();
-        table += &format!("{:70} {:+9.4} % {:+9.4} % of {:.0} MiB\n", words.join(" "), both[0], both[1], theirs[0] as f64 / 1048576.0);
+        table += &format!(
+            "{:70} {:+9.4} % {:+9.4} % of {:.0} MiB\n",
+            words.join(" "),
+            both[0],
+            both[1],
+            theirs[0] as f64 / 1048576.0
+        );
     }
     println!("{table}");
     assert!(list.len() >= 24 && wrong == 0, "{wrong} of {} are off by more than half a per cent\n{table}", list.len());

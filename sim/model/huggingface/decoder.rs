@@ -80,7 +80,9 @@ impl Decoder {
     /// The model; its name, source, dropout and longest sequence are the caller's to fill in.
     pub fn model(self) -> ModelConfig {
         let layers = match &self.list {
-            Some(list) => Layers::new(self.layers, 0, list.len() as u64, |place| list[place as usize % list.len()].clone()),
+            Some(list) => {
+                Layers::new(self.layers, 0, list.len() as u64, |place| list[place as usize % list.len()].clone())
+            }
             None => Layers::new(self.layers, self.dense_first, self.period(), |place| self.layer(place)),
         };
         ModelConfig {

@@ -37,7 +37,11 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
     let norms = Norms { kind: norm(keys)?, placement: NormPlacement::Pre };
     let Some(kinds) = keys.section("layers")? else {
         let expected = "what each letter of \"pattern\" is: a mixer, a feed_forward, or both";
-        return Err(keys.missing("layers", expected, "write such as layers.F.feed_forward = { kind = \"dense\", width = 8192 }"));
+        return Err(keys.missing(
+            "layers",
+            expected,
+            "write such as layers.F.feed_forward = { kind = \"dense\", width = 8192 }",
+        ));
     };
     let width = keys.size(&["hidden_size"], WIDTH)?;
     let mut list: Vec<Layer> = vec![];

@@ -19,12 +19,12 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
     let sizes = Sizes {
         heads: keys.size_or("mamba_n_heads", HEADS, 128, 128)?, // GraniteMoeHybridConfig
         head_dim: 0,
-        groups: keys.size_or("mamba_n_groups", HEADS, 1, 1)?,       // GraniteMoeHybridConfig
-        state: keys.size_or("mamba_d_state", HEAD_DIM, 256, 256)?,  // GraniteMoeHybridConfig
-        conv: keys.size_or("mamba_d_conv", PATTERN, 4, 4)?,         // GraniteMoeHybridConfig
+        groups: keys.size_or("mamba_n_groups", HEADS, 1, 1)?, // GraniteMoeHybridConfig
+        state: keys.size_or("mamba_d_state", HEAD_DIM, 256, 256)?, // GraniteMoeHybridConfig
+        conv: keys.size_or("mamba_d_conv", PATTERN, 4, 4)?,   // GraniteMoeHybridConfig
         chunk: keys.size_or("mamba_chunk_size", LENGTH, 256, 256)?, // GraniteMoeHybridConfig
-        conv_bias: keys.flag("mamba_conv_bias", true)?,             // GraniteMoeHybridConfig
-        bias: keys.flag("mamba_proj_bias", false)?,                 // GraniteMoeHybridConfig
+        conv_bias: keys.flag("mamba_conv_bias", true)?,       // GraniteMoeHybridConfig
+        bias: keys.flag("mamba_proj_bias", false)?,           // GraniteMoeHybridConfig
     };
     let head_dim = match keys.peek("mamba_d_head").and_then(Value::as_str) {
         Some("auto") => {
@@ -64,7 +64,11 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
         ..model
     };
     let Some(types) = keys.words("layer_types")? else {
-        return Err(keys.missing("layer_types", "\"mamba\" or \"attention\" for each layer", "copy it from the model's config.json"));
+        return Err(keys.missing(
+            "layer_types",
+            "\"mamba\" or \"attention\" for each layer",
+            "copy it from the model's config.json",
+        ));
     };
     if types.len() as u64 != decoder.layers {
         let expected = format!("{} entries, one for each layer, not {}", decoder.layers, types.len());

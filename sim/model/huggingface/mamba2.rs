@@ -15,12 +15,12 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
     let sizes = Sizes {
         heads: model.heads,
         head_dim,
-        groups: keys.size_or("n_groups", HEADS, 8, 8)?,         // Mamba2Config
+        groups: keys.size_or("n_groups", HEADS, 8, 8)?, // Mamba2Config
         state: keys.size_or("state_size", HEAD_DIM, 128, 128)?, // Mamba2Config
-        conv: keys.size_or("conv_kernel", PATTERN, 4, 4)?,      // Mamba2Config
-        chunk: keys.size_or("chunk_size", LENGTH, 256, 256)?,   // Mamba2Config
-        conv_bias: keys.flag("use_conv_bias", true)?,           // Mamba2Config
-        bias: keys.flag("use_bias", false)?,                    // Mamba2Config
+        conv: keys.size_or("conv_kernel", PATTERN, 4, 4)?, // Mamba2Config
+        chunk: keys.size_or("chunk_size", LENGTH, 256, 256)?, // Mamba2Config
+        conv_bias: keys.flag("use_conv_bias", true)?,   // Mamba2Config
+        bias: keys.flag("use_bias", false)?,            // Mamba2Config
     };
     let mixer = Mixer::Mamba2(mamba(keys, model.width, sizes)?);
     harmless(keys);

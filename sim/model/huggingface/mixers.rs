@@ -49,9 +49,11 @@ pub(super) fn mamba(keys: &Keys<'_>, width: u64, sizes: Sizes) -> Result<Mamba2,
         return misfit(left, right, "the first must be a multiple of the second", "check the mixer's heads and groups");
     }
     let state = sizes.groups.saturating_mul(sizes.state);
-    for (what, size) in [("all heads of the mixer", sizes.heads.saturating_mul(sizes.head_dim)), ("all groups", state)] {
+    for (what, size) in [("all heads of the mixer", sizes.heads.saturating_mul(sizes.head_dim)), ("all groups", state)]
+    {
         if size > WIDTH.most {
-            let (left, right) = (format!("{what}, {size} wide,"), format!("the largest width believed, {},", WIDTH.most));
+            let (left, right) =
+                (format!("{what}, {size} wide,"), format!("the largest width believed, {},", WIDTH.most));
             return misfit(left, right, "the first must not exceed the second", "check the sizes of the mixer");
         }
     }
@@ -60,7 +62,8 @@ pub(super) fn mamba(keys: &Keys<'_>, width: u64, sizes: Sizes) -> Result<Mamba2,
             && expand * width as f64 != sizes.inner() as f64
             && !keys.given("mamba_head_dim")
         {
-            let expected = format!("{}, which is what heads of the mixer take of the width", sizes.inner() as f64 / width as f64);
+            let expected =
+                format!("{}, which is what heads of the mixer take of the width", sizes.inner() as f64 / width as f64);
             return Err(keys.wrong(key, &Value::from(expand), expected));
         }
     }

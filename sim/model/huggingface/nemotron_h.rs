@@ -30,11 +30,11 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
     let sizes = Sizes {
         heads: keys.size(&["mamba_num_heads"], HEADS)?,
         head_dim: keys.size(&["mamba_head_dim"], HEAD_DIM)?,
-        groups: keys.size_or("n_groups", HEADS, 8, 8)?,             // NemotronHConfig
+        groups: keys.size_or("n_groups", HEADS, 8, 8)?, // NemotronHConfig
         state: keys.size_or("ssm_state_size", HEAD_DIM, 128, 128)?, // NemotronHConfig
-        conv: keys.size_or("conv_kernel", PATTERN, 4, 4)?,          // NemotronHConfig
-        chunk: keys.size_or("chunk_size", LENGTH, 128, 128)?,       // NemotronHConfig
-        conv_bias: keys.flag("use_conv_bias", true)?,               // NemotronHConfig
+        conv: keys.size_or("conv_kernel", PATTERN, 4, 4)?, // NemotronHConfig
+        chunk: keys.size_or("chunk_size", LENGTH, 128, 128)?, // NemotronHConfig
+        conv_bias: keys.flag("use_conv_bias", true)?,   // NemotronHConfig
         bias: keys.flag("use_bias", false)? || keys.flag("mamba_proj_bias", false)?, // NemotronHConfig
     };
     let mixer = Mixer::Mamba2(mamba(keys, model.width, sizes)?);
@@ -96,7 +96,12 @@ const EXPERT_KEYS: [&str; 11] = [
 fn experts(keys: &Keys<'_>) -> Result<Experts, ModelError> {
     if let Some(latent) = keys.peek("moe_latent_size") {
         let why = "experts on a narrower copy of the hidden state are not described";
-        return Err(keys.unsupported("moe_latent_size", latent, why, "take a model whose experts see the hidden state"));
+        return Err(keys.unsupported(
+            "moe_latent_size",
+            latent,
+            why,
+            "take a model whose experts see the hidden state",
+        ));
     }
     let width = keys.size(&["moe_intermediate_size"], FFN)?;
     let experts = routed(keys, &["n_routed_experts"], &["num_experts_per_tok"], width)?;

@@ -15,11 +15,11 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
     let head_dim = keys.size_or("head_dim", HEAD_DIM, 256, 256)?; // Qwen3NextConfig
     let model = sized(keys, &COMMON, keys.size(&["intermediate_size"], FFN)?, Some(head_dim))?;
     let delta = GatedDelta {
-        key_heads: keys.size_or("linear_num_key_heads", HEADS, 16, 16)?,     // Qwen3NextConfig
-        key_dim: keys.size_or("linear_key_head_dim", HEAD_DIM, 128, 128)?,   // Qwen3NextConfig
+        key_heads: keys.size_or("linear_num_key_heads", HEADS, 16, 16)?, // Qwen3NextConfig
+        key_dim: keys.size_or("linear_key_head_dim", HEAD_DIM, 128, 128)?, // Qwen3NextConfig
         value_heads: keys.size_or("linear_num_value_heads", HEADS, 32, 32)?, // Qwen3NextConfig
         value_dim: keys.size_or("linear_value_head_dim", HEAD_DIM, 128, 128)?, // Qwen3NextConfig
-        conv: keys.size_or("linear_conv_kernel_dim", PATTERN, 4, 4)?,        // Qwen3NextConfig
+        conv: keys.size_or("linear_conv_kernel_dim", PATTERN, 4, 4)?,    // Qwen3NextConfig
     };
     if !delta.value_heads.is_multiple_of(delta.key_heads) {
         return Err(ModelError::Misfit {
@@ -48,7 +48,7 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
             shared: keys.size(&["shared_expert_intermediate_size"], FFN)?,
             shared_gate: true,
             router: Router { normalises: keys.flag("norm_topk_prob", true)?, ..experts.router }, // Qwen3NextConfig
-            auxiliary_loss: keys.flag("output_router_logits", false)?, // Qwen3NextConfig
+            auxiliary_loss: keys.flag("output_router_logits", false)?,                           // Qwen3NextConfig
             ..experts
         }),
         ..model

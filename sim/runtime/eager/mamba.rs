@@ -127,12 +127,7 @@ impl Eager {
     }
 
     /// Steps, states of chunks, states passed on, products within chunks. Forward passes states on in the inputs' type, backward in fp32.
-    fn scan_states(
-        &mut self,
-        size: Sizes,
-        forward: bool,
-        take: fn(&mut Self, u64, &'static str) -> Storage,
-    ) -> Start {
+    fn scan_states(&mut self, size: Sizes, forward: bool, take: fn(&mut Self, u64, &'static str) -> Storage) -> Start {
         let steps = [take(self, size.head_tokens, CUMSUM), take(self, size.head_tokens, CUMSUM)];
         self.scan_kernel(CUMSUM, (size.dt, 2 * size.head_tokens), forward);
         let products = |this: &mut Self| {

@@ -48,7 +48,9 @@ pub(super) fn block_params(m: &mut Modules, layer: &Layer) -> BlockParams {
     let attend = match &layer.mixer {
         Mixer::Attention(attention) => Attend::Plain(*attention, plain_params(m, attention)),
         Mixer::Latent(latent) => Attend::Latent(*latent, latent::params(m, *latent)),
-        Mixer::Mamba2(_) | Mixer::GatedDelta(_) | Mixer::None => unreachable!("other mixers are refused under Megatron"),
+        Mixer::Mamba2(_) | Mixer::GatedDelta(_) | Mixer::None => {
+            unreachable!("other mixers are refused under Megatron")
+        }
     };
     let mixture = layer.experts().map(|experts| experts::params(m, experts));
     let norm = if mixture.is_some() {

@@ -1,8 +1,8 @@
 //! What everything above asks of a job of PyTorch's own runtimes.
 
 use super::{compile_within, frozen, pipeline, plan};
-use crate::model::experts::{Experts, Implementation, Score, choice};
 use crate::model::Mixer;
+use crate::model::experts::{Experts, Implementation, Score, choice};
 use crate::model::head::Loss;
 use crate::plan::torch::Checkpoint;
 use crate::plan::torch::KeepLogits;
