@@ -1,7 +1,7 @@
 //! What a job keeps of a model from one step to the next, which is what a checkpoint holds.
 
 use super::Plan;
-use super::optimizer::{Narrow, Optimizer};
+use super::optimizer::Optimizer;
 use super::zero::Stage;
 use crate::program::DType;
 
@@ -30,8 +30,6 @@ fn states(optimizer: &Optimizer, stepped: u64) -> u64 {
         Optimizer::Composer(_) => 2 * stepped,
         Optimizer::FusedAdam(adam) => adam.moments.iter().map(|dtype| dtype.bytes()).sum(),
         // Scales are one number of 4 bytes a block: less than a byte of 64 elements, left out.
-        Optimizer::LowBit(adam) if adam.narrow == Narrow::TorchaoInt4 => 1 + u64::from(adam.amsgrad),
-        Optimizer::LowBit(adam) => 2 + u64::from(adam.amsgrad),
         // Of tables and vectors, which AdamW steps, the second moments are left out.
         Optimizer::Muon(_) => stepped,
         Optimizer::Optax(adam) => adam.moments.iter().map(|dtype| dtype.bytes()).sum(),

@@ -33,8 +33,6 @@ pub enum Optimizer {
     Composer(Composer),
     /// Apex's or Transformer Engine's `FusedAdam`.
     FusedAdam(FusedAdam),
-    /// torchao's or bitsandbytes' `AdamW` with narrow states.
-    LowBit(LowBit),
     /// torch's `Muon`, and its `AdamW` for what is no matrix of a layer.
     Muon(Muon),
     /// optax's `adamw`.
@@ -86,28 +84,6 @@ pub struct FusedAdam {
     pub master: u64,
     /// Bytes of a parameter that is the rest of its master; none: masters are whole.
     pub rest: u64,
-}
-
-/// `AdamW` with narrow states, and its settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
-pub struct LowBit {
-    /// Whose, and how narrow.
-    pub narrow: Narrow,
-    /// Whether the maximum of second moments is kept, as a third state.
-    pub amsgrad: bool,
-}
-
-/// Formats of narrow states.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
-pub enum Narrow {
-    /// torchao's 8 bits.
-    TorchaoInt8,
-    /// torchao's 4 bits.
-    TorchaoInt4,
-    /// torchao's fp8.
-    TorchaoFp8,
-    /// bitsandbytes' 8 bits.
-    BitsandbytesInt8,
 }
 
 /// `Muon` with its settings.

@@ -5,7 +5,7 @@
 //! line in [`Optimizer::rules`], and a row of [`TABLE`].
 //!
 //! ```text
-//! param ─► kernels ─► contract ─► adam, composer, fused_adam, low_bit, muon, optax, sgd ─► optimizer
+//! param ─► kernels ─► contract ─► adam, composer, fused_adam, muon, optax, sgd ─► optimizer
 //!                              └► clip, turn ─────────────────────────────────────────────┘
 //! ```
 
@@ -16,7 +16,6 @@ mod contract;
 mod for_loop;
 mod fused_adam;
 mod kernels;
-mod low_bit;
 mod muon;
 mod optax;
 pub mod param;
@@ -29,7 +28,7 @@ pub use contract::{Asked, Caller, Facts, Pass, Refusal, Rules, Setting, State};
 pub use kernels::{Launches, Step};
 pub use param::{Owned, Role, Shape};
 
-pub use crate::plan::optimizer::{Adam, Composer, Decay, FusedAdam, How, LowBit, Muon, Narrow, Optax, Optimizer, Sgd};
+pub use crate::plan::optimizer::{Adam, Composer, Decay, FusedAdam, How, Muon, Optax, Optimizer, Sgd};
 use crate::program::Builder;
 
 /// A row of the table.
@@ -42,19 +41,12 @@ pub struct Row {
 }
 
 /// All optimizers. Of those that a framework takes the first is its default.
-pub const TABLE: [Row; 14] = [
+pub const TABLE: [Row; 10] = [
     Row { facts: adam::ADAMW, make: |asked| Optimizer::Adam(Adam::adamw(asked)) },
     Row { facts: adam::ADAM, make: |asked| Optimizer::Adam(Adam::plain(asked)) },
     Row { facts: sgd::SGD, make: |asked| Optimizer::Sgd(Sgd::new(asked)) },
     Row { facts: composer::DECOUPLED_ADAMW, make: |asked| Optimizer::Composer(Composer::new(asked)) },
     Row { facts: muon::MUON, make: |asked| Optimizer::Muon(Muon::new(asked)) },
-    Row { facts: low_bit::TORCHAO_8BIT, make: |asked| Optimizer::LowBit(LowBit::new(Narrow::TorchaoInt8, asked)) },
-    Row { facts: low_bit::TORCHAO_4BIT, make: |asked| Optimizer::LowBit(LowBit::new(Narrow::TorchaoInt4, asked)) },
-    Row { facts: low_bit::TORCHAO_FP8, make: |asked| Optimizer::LowBit(LowBit::new(Narrow::TorchaoFp8, asked)) },
-    Row {
-        facts: low_bit::BITSANDBYTES_8BIT,
-        make: |asked| Optimizer::LowBit(LowBit::new(Narrow::BitsandbytesInt8, asked)),
-    },
     Row { facts: fused_adam::MEGATRON, make: |asked| Optimizer::FusedAdam(FusedAdam::new(asked)) },
     Row { facts: adam::MEGATRON, make: |asked| Optimizer::Adam(Adam::adamw(asked)) },
     Row { facts: composer::INTERNEVO, make: |asked| Optimizer::Composer(Composer::new(asked)) },
@@ -79,7 +71,6 @@ impl Optimizer {
             Optimizer::Adam(own) => own,
             Optimizer::Composer(own) => own,
             Optimizer::FusedAdam(own) => own,
-            Optimizer::LowBit(own) => own,
             Optimizer::Muon(own) => own,
             Optimizer::Optax(own) => own,
             Optimizer::Sgd(own) => own,

@@ -62,13 +62,25 @@ pub fn events(program: &Program) -> Vec<String> {
 
 /// Where they first differ, in words; empty if nowhere.
 pub fn first_difference(theirs: &str, program: &Program) -> String {
-    let mut ours = events(program);
-    let theirs: Vec<&str> = theirs.split_whitespace().collect();
-    // Optimizers' cases begin behind backward.
-    if !theirs.iter().any(|event| event.starts_with("|fwd")) {
-        let start = ours.iter().rposition(|event| event.starts_with("|bwd")).map_or(0, |at| at + 1);
-        ours.drain(..start);
-    }
+    differ(&events(program), &theirs.split_whitespace().collect::<Vec<_>>())
+}
+
+/// The same of the optimizer's step alone: blocks it takes and gives back in order, then what it exchanges in order. PyTorch's log names
+/// an exchange before the block of its result.
+pub fn first_difference_of_step(theirs: &str, program: &Program) -> String {
+    let ours = events(program);
+    let start = ours.iter().rposition(|event| event.starts_with("|bwd")).map_or(0, |at| at + 1);
+    let theirs: Vec<String> = theirs.split_whitespace().map(str::to_owned).collect();
+    let sorted = |events: &[String]| {
+        let step = events.iter().take_while(|event| !event.starts_with("|opt"));
+        let (blocks, exchanges): (Vec<&String>, Vec<&String>) = step.partition(|event| event.starts_with(['+', '-']));
+        blocks.into_iter().chain(exchanges).cloned().collect::<Vec<_>>()
+    };
+    let theirs = sorted(&theirs);
+    differ(&sorted(&ours[start..]), &theirs.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+fn differ(ours: &[String], theirs: &[&str]) -> String {
     let Some(at) =
         (0..ours.len().max(theirs.len())).find(|&at| ours.get(at).map(String::as_str) != theirs.get(at).copied())
     else {

@@ -16,7 +16,7 @@ fn text(case: &serde_json::Value) -> String {
         r#"runtime = "{runtime}"
 [topology]
 name = "h100-sxm-80gb"
-chips = {world}
+{size}
 [model.config]
 model_type = "nemotron_h"
 hidden_size = {dim}
@@ -49,6 +49,7 @@ clip_grad_norm = false
 "#,
         runtime = if alone { "single_device" } else { "fsdp2" },
         precision = if alone { "[precision]\nstorage = \"bf16\"" } else { "" },
+        size = if world > 8 { format!("nodes = {}", world / 8) } else { format!("chips = {world}") },
         layers = pattern.len(),
         conv_bias = case["conv_bias"].as_bool().unwrap_or(true),
         ac = case["ac"].as_str().expect("a policy"),

@@ -4,12 +4,12 @@
 use serde_json::{Value, json};
 use windtunnel::memory::{Settings, replay};
 use windtunnel::program::{Pass, Program, Work};
-use windtunnel::runtime::optimizer::{Adam, Decay, How, LowBit, Muon, Narrow, Optimizer};
+use windtunnel::runtime::optimizer::{Adam, Decay, How, Muon, Optimizer};
 use windtunnel::runtime::train;
 use windtunnel::units::Bytes;
 
 use super::cases;
-use super::fsdp2_switches::{first_difference, job, percent};
+use super::fsdp2_switches::{first_difference_of_step, job, percent};
 
 /// How far an allocated peak may be off.
 const ALLOCATED: f64 = 0.01;
@@ -17,17 +17,12 @@ const ALLOCATED: f64 = 0.01;
 /// The optimizer of a case; none if it is not simulated.
 fn optimizer(name: &str, args: &Value) -> Option<Optimizer> {
     let rest = Adam::new(How::Foreach, Decay::OfWeights, false);
-    let low = |narrow| Optimizer::LowBit(LowBit { narrow, amsgrad: args["amsgrad"] == true });
     Some(match name {
         "muon" => Optimizer::Muon(Muon {
             nesterov: args["nesterov"].as_bool().unwrap_or(true),
             iterations: args["ns_steps"].as_u64().unwrap_or(5) as u32,
             rest,
         }),
-        "ao_8bit" => low(Narrow::TorchaoInt8),
-        "ao_4bit" => low(Narrow::TorchaoInt4),
-        "ao_fp8" => low(Narrow::TorchaoFp8),
-        "bnb_8bit" => low(Narrow::BitsandbytesInt8),
         _ => return None,
     })
 }
@@ -55,7 +50,7 @@ fn check(beginning: &str, count: usize) {
         let Some(program) = program(case) else { continue };
         let report = replay(&program, Settings { expandable_segments: false, capacity: Bytes(1 << 43) });
         let off = percent(report.peak_allocated.0, case["peak_allocated"].as_u64().unwrap());
-        let difference = first_difference(case["events"].as_str().unwrap(), &program);
+        let difference = first_difference_of_step(case["events"].as_str().unwrap(), &program);
         table += &format!("{id:34} allocated {off:+8.4} %  {}\n", if difference.is_empty() { "in order" } else { "" });
         if off.abs() > ALLOCATED * 100.0 || !difference.is_empty() {
             wrong += &format!("{id}: allocated {off:+.4} %, {difference}");

@@ -79,7 +79,7 @@ pub(super) const OPTIMIZER_KEYS: Table = Table {
             "name",
             Text,
             MODULES,
-            "`adamw`, `adam`, `sgd`, `decoupled_adamw`, `muon` (for the layers' matrices, with `adamw` for the rest), `torchao_adamw8bit`, `torchao_adamw4bit`, `torchao_adamwfp8` or `bitsandbytes_adamw8bit`.",
+            "`adamw`, `adam`, `sgd`, `decoupled_adamw` or `muon` (for the layers' matrices, with `adamw` for the rest).",
         ),
         Key::new("implementation", Text, MODULES, "`fused`, `foreach` or `for_loop`."),
         Key::new("weight_decay", Number, MODULES, "Weight decay. Zero saves a kernel where it is a kernel of its own."),
