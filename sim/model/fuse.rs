@@ -101,7 +101,8 @@ mod tests {
                 let style = Style { modules, attention: AttentionCode::Eager, compiled: true, ..Style::default() };
                 let known = modules == Modules::Plain || class_of(&model, style).is_some();
                 let dense = model.layers.iter().find(|layer| layer.experts().is_none());
-                let Some(layer) = dense.filter(|_| known && model.latent().is_none()) else { continue };
+                let transformer = model.is_transformer() && model.latent().is_none();
+                let Some(layer) = dense.filter(|_| known && transformer) else { continue };
                 let dims = dims(&model, 1, 128, TensorParallel::NONE);
                 let graph = block(&model, dims, DType::Bf16, layer, style);
                 assert_eq!(refuses(&graph), None, "{name}");

@@ -18,7 +18,7 @@ const MOST_RANK: u64 = 1 << 16;
 /// The key of `enable_input_require_grads`.
 const INPUTS: &str = "trained.input_gradients";
 /// All linears of a layer (`target_modules`, peft).
-const ALL: [&str; 2] = ["all-linear", "all_linear"];
+const EVERY_LINEAR: [&str; 2] = ["all-linear", "all_linear"];
 
 /// What is trained, where the file says that not everything is. `asks`: whether the embedding's result gets a gradient where the file
 /// leaves that open, since transformers calls `enable_input_require_grads` with its checkpoints (`set_gradient_checkpointing`, 5.24).
@@ -165,7 +165,7 @@ fn modules(reader: &Reader<'_>, at: &Spanned<Vec<Spanned<String>>>) -> Result<Ve
     for name in at.get_ref() {
         match module_of(name.get_ref()) {
             Some(module) => asked.push(module),
-            None if ALL.contains(&name.get_ref().as_str()) => {
+            None if EVERY_LINEAR.contains(&name.get_ref().as_str()) => {
                 asked.extend(MODULES.iter().map(|&(_, module, _)| module))
             }
             None => {

@@ -90,7 +90,7 @@ pub fn plans() -> Vec<String> {
             "framework.release = 'torchtitan 0.3.0'",
             "optimizer.name = 'decoupled_adamw'",
             "trained.freeze = ['embedding']",
-            "lora.rank = 8, lora.modules = ['q_proj', 'v_proj']",
+            "lora.rank = 8, lora.modules = ['q_proj','v_proj']",
             "compile.blocks = true, float8.recipe = 'tensorwise', float8.all_gather = true",
         ]),
         add(&of(TINY, "llama-3.2-1b"), &["fsdp.wrap = 'torchtitan'", "batch.accumulation = 2", "compile.blocks = true", "mesh.dp_shard = 4, mesh.cp = 2, compile.blocks = true"]),

@@ -11,49 +11,61 @@ use crate::runtime::Refusal;
 pub(super) fn refuses(job: &TorchPlan, trained: &Trained) -> Option<Refusal> {
     let by_parts =
         matches!(job.loss, Loss::ChunkedGradients { .. } | Loss::FusedLinear | Loss::VocabularyChunked { .. });
+    let adapted = if trained.lora.is_some() { "lora.modules" } else { "trained.freeze" };
     let list = [
-        (job.compile, "frozen-compiled", "compiled blocks with frozen parameters", "compile.blocks"),
-        (job.autocast.is_some(), "frozen-autocast", "frozen parameters under torch.autocast", "precision.autocast"),
-        (job.tensor.splits(), "frozen-tensor-parallel", "frozen parameters under tensor parallelism", "mesh.tp"),
-        (job.pipeline.is_some(), "frozen-pipeline", "frozen parameters in a pipeline", "mesh.pp"),
-        (job.context > 1, "frozen-context-parallel", "frozen parameters where ranks share a sequence", "mesh.cp"),
-        (job.cuda_graphs, "frozen-graph", "a CUDA graph of a step with frozen parameters", "framework.cuda_graphs"),
-        (job.unpad, "frozen-unpad", "frozen parameters with packed tokens", "attention.unpad"),
+        (job.compile, Refusal::new("frozen-compiled", "compiled blocks with frozen parameters").on("compile.blocks")),
+        (
+            job.autocast.is_some(),
+            Refusal::new("frozen-autocast", "frozen parameters under torch.autocast").on("precision.autocast"),
+        ),
+        (
+            job.tensor.splits(),
+            Refusal::new("frozen-tensor-parallel", "frozen parameters under tensor parallelism").on("mesh.tp"),
+        ),
+        (job.pipeline.is_some(), Refusal::new("frozen-pipeline", "frozen parameters in a pipeline").on("mesh.pp")),
+        (
+            job.context > 1,
+            Refusal::new("frozen-context-parallel", "frozen parameters where ranks share a sequence").on("mesh.cp"),
+        ),
+        (
+            job.cuda_graphs,
+            Refusal::new("frozen-graph", "a CUDA graph of a step with frozen parameters").on("framework.cuda_graphs"),
+        ),
+        (job.unpad, Refusal::new("frozen-unpad", "frozen parameters with packed tokens").on("attention.unpad")),
         (
             job.model.experts().is_some(),
-            "frozen-experts",
-            "frozen parameters or adapters in a model with experts",
-            if trained.lora.is_some() { "lora.modules" } else { "trained.freeze" },
+            Refusal::new("frozen-experts", "frozen parameters or adapters in a model with experts").on(adapted),
+        ),
+        (
+            !job.model.is_transformer(),
+            Refusal::new("frozen-mixers", "frozen parameters or adapters in a model with Mamba-2").on(adapted),
         ),
         (
             by_parts && !trained.head,
-            "frozen-head-loss",
-            "a loss that makes the head's gradient, with a frozen head",
-            "loss.kind",
+            Refusal::new("frozen-head-loss", "a loss that makes the head's gradient, with a frozen head")
+                .on("loss.kind"),
         ),
-        (job.fsdp.cpu_offload, "frozen-offload", "frozen parameters in the host's memory", "fsdp.cpu_offload"),
+        (
+            job.fsdp.cpu_offload,
+            Refusal::new("frozen-offload", "frozen parameters in the host's memory").on("fsdp.cpu_offload"),
+        ),
         (
             !job.fsdp.wrap.modules.is_empty(),
-            "frozen-module-units",
-            "frozen parameters in modules that are FSDP units of their own",
-            "fsdp.wrap",
+            Refusal::new("frozen-module-units", "frozen parameters in modules that are FSDP units of their own")
+                .on("fsdp.wrap"),
         ),
         (
             job.master_weights,
-            "frozen-master-weights",
-            "fp32 copies of a model in part frozen",
-            "optimizer.master_weights",
+            Refusal::new("frozen-master-weights", "fp32 copies of a model in part frozen")
+                .on("optimizer.master_weights"),
         ),
         (
             job.style.linears == Linears::EngineFp8,
-            "frozen-engine",
-            "frozen parameters in Transformer Engine's linears",
-            "framework.linears",
+            Refusal::new("frozen-engine", "frozen parameters in Transformer Engine's linears").on("framework.linears"),
         ),
     ];
-    let found = list.into_iter().find(|(applies, ..)| *applies);
-    if let Some((_, code, problem, key)) = found {
-        return Some(Refusal::new(code, problem).on(key));
+    if let Some(refusal) = Refusal::first(list) {
+        return Some(refusal);
     }
     let lora = trained.lora.as_ref()?;
     // All linears of a layer are those that it has.

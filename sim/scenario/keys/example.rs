@@ -115,7 +115,7 @@ const LISTED: [(&str, &str); 145] = [
     ("lora.rank", "16"),
     ("lora.alpha", "32.0"),
     ("lora.dropout", "0.05"),
-    ("lora.modules", "[\"q_proj\", \"v_proj\"]"),
+    ("lora.modules", "[\"all-linear\"]"),
     ("activation_checkpointing.policy", "{ every = 2 }"),
     ("loss.chunks", "8"),
     ("loss.words", "32768"),

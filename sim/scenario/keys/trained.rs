@@ -56,7 +56,7 @@ pub(super) const LORA_KEYS: Table = Table {
         ),
         Key::new(
             "implementation",
-            Choice(&[Word("peft"), Word("torchtune")]),
+            Choice(&[Word("torchtune"), Word("peft")]),
             PYTORCH,
             "Whose modules run: they differ in casts and in what is kept.",
         ),
