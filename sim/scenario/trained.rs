@@ -63,8 +63,11 @@ pub(super) fn trained(
         }
     }
     if let Some(last) = &table.last_layers {
-        let count = reader.count("trained.last_layers", last, 0, layers as i64)?;
-        trained.layers_from = layers - u64::from(count);
+        let count = u64::from(reader.count("trained.last_layers", last, 0, 1 << 20)?);
+        if count >= layers {
+            reader.idle("trained.last_layers", "the model has no more layers than that, so all of them are trained");
+        }
+        trained.layers_from = layers.saturating_sub(count);
     }
     let inputs = table.input_gradients.as_ref().map(|at| *at.get_ref());
     if !trained.embedding {
@@ -155,7 +158,11 @@ fn lora(
     };
     let own_type = runtime.written() == SINGLE_DEVICE;
     let dtype = if own_type { dtype } else { precision.compute() };
-    let modules = modules(reader, &table.modules)?;
+    let Some(named) = &table.modules else {
+        let problem = "[lora] says no modules, so nothing is trained";
+        return Err(reader.plan(at, problem, "write such as modules = [\"q_proj\", \"v_proj\"]"));
+    };
+    let modules = modules(reader, named)?;
     Ok(Lora { rank, modules, dropout: dropout > 0.0, dtype, own_type, code, packed })
 }
 

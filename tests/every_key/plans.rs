@@ -102,7 +102,7 @@ pub fn plans() -> Vec<String> {
         add(&replaced(TINY, &[("h100-sxm-80gb", "b200-sxm")]), &["compile.blocks = true"]),
         add(&of(TINY, "llm-foundry-mpt-125m"), &[]),
         add(&fsdp1, &["batch.accumulation = 2", "activation_checkpointing.policy = 'full'", "topology.nodes = 2, mesh.dp_replicate = 2", "fsdp.wrap = 'root'"]),
-        add(&single, &["batch.accumulation = 2", "activation_checkpointing.policy = 'full'", "precision.storage = 'bf16'", "optimizer.clip_grad_norm = false", "optimizer.clip_grad_norm = false, optimizer.in_backward = true"]),
+        add(&single, &["batch.accumulation = 2", "activation_checkpointing.policy = 'full'", "precision.storage = 'bf16'", "precision.storage = 'bf16', lora.rank = 8, lora.modules = ['all-linear']", "optimizer.clip_grad_norm = false", "optimizer.clip_grad_norm = false, optimizer.in_backward = true"]),
         add(&of(&single, "llama-3.2-1b"), &["precision.autocast = 'bf16'"]),
         add(MEGATRON, &[
             "megatron.implementation = 'local'",

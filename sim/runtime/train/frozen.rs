@@ -11,7 +11,6 @@ use crate::runtime::Refusal;
 pub(super) fn refuses(job: &TorchPlan, trained: &Trained) -> Option<Refusal> {
     let by_parts =
         matches!(job.loss, Loss::ChunkedGradients { .. } | Loss::FusedLinear | Loss::VocabularyChunked { .. });
-    let adapted = if trained.lora.is_some() { "lora.modules" } else { "trained.freeze" };
     let list = [
         (job.compile, Refusal::new("frozen-compiled", "compiled blocks with frozen parameters").on("compile.blocks")),
         (
@@ -33,12 +32,20 @@ pub(super) fn refuses(job: &TorchPlan, trained: &Trained) -> Option<Refusal> {
         ),
         (job.unpad, Refusal::new("frozen-unpad", "frozen parameters with packed tokens").on("attention.unpad")),
         (
+            job.model.experts().is_some() && trained.lora.is_none(),
+            Refusal::new("frozen-experts", "frozen parameters in a model with experts").on("trained.freeze"),
+        ),
+        (
             job.model.experts().is_some(),
-            Refusal::new("frozen-experts", "frozen parameters or adapters in a model with experts").on(adapted),
+            Refusal::new("lora-experts", "adapters in a model with experts").on("lora.modules"),
+        ),
+        (
+            !job.model.is_transformer() && trained.lora.is_none(),
+            Refusal::new("frozen-mixers", "frozen parameters in a model with Mamba-2").on("trained.freeze"),
         ),
         (
             !job.model.is_transformer(),
-            Refusal::new("frozen-mixers", "frozen parameters or adapters in a model with Mamba-2").on(adapted),
+            Refusal::new("lora-mixers", "adapters in a model with Mamba-2").on("lora.modules"),
         ),
         (
             by_parts && !trained.head,

@@ -24,7 +24,7 @@ pub(super) const TRAINED_KEYS: Table = Table {
         Key::new("freeze", List(&["embedding", "layers", "norm", "head"]), PYTORCH, "Parts that are frozen."),
         Key::new(
             "last_layers",
-            Count(None),
+            Count(Some((0, 1 << 20))),
             PYTORCH,
             "How many layers, counted from the last, are trained; the others are frozen.",
         ),
@@ -62,7 +62,7 @@ pub(super) const LORA_KEYS: Table = Table {
         ),
         Key::new(
             "dtype",
-            Choice(&[Word("bf16"), Word("fp16"), Word("fp32")]),
+            Choice(&[Word("bf16"), Word("fp16"), Word("fp32"), Word("fp8"), Word("int32"), Word("int64")]),
             PYTORCH,
             "The type adapters are stored and multiplied in.",
         ),
