@@ -160,7 +160,7 @@ fn lora(
     let dtype = if own_type { dtype } else { precision.compute() };
     let Some(named) = &table.modules else {
         let problem = "[lora] says no modules, so nothing is trained";
-        return Err(reader.plan(at, problem, "write such as modules = [\"q_proj\", \"v_proj\"]"));
+        return Err(reader.plan(at, problem, "write lora.modules = [\"all-linear\"]"));
     };
     let modules = modules(reader, named)?;
     Ok(Lora { rank, modules, dropout: dropout > 0.0, dtype, own_type, code, packed })

@@ -20,7 +20,7 @@ use super::decoder::{Decoder, bare};
 use super::experts::chosen;
 use super::keys::Keys;
 use super::limits::{EXPERTS, FFN, HEAD_DIM, HEADS, LAYERS, LENGTH, PATTERN, VOCAB, WIDTH};
-use super::mixers::mamba;
+use super::mixers::{believed, mamba};
 use crate::model::experts::{Experts, Router, Score};
 use crate::model::layer::stand_together;
 use crate::model::{
@@ -125,6 +125,7 @@ fn mixer(keys: &Keys<'_>, width: u64) -> Result<Mixer, ModelError> {
     let made = match keys.word("kind")? {
         Some("attention") => {
             let count = heads("heads")?;
+            believed(keys, &[("heads", count, keys.size(&["head_dim"], HEAD_DIM)?)])?;
             let kv_heads = keys.size_or("kv_heads", HEADS, count, count)?;
             if !count.is_multiple_of(kv_heads) {
                 return Err(ModelError::Misfit {
@@ -158,13 +159,18 @@ fn mixer(keys: &Keys<'_>, width: u64) -> Result<Mixer, ModelError> {
                 bias: keys.flag("bias", false)?,
             },
         )?),
-        Some("gated_delta") => Mixer::GatedDelta(GatedDelta {
-            key_heads: heads("key_heads")?,
-            key_dim: keys.size(&["key_dim"], HEAD_DIM)?,
-            value_heads: heads("value_heads")?,
-            value_dim: keys.size(&["value_dim"], HEAD_DIM)?,
-            conv: keys.size_or("conv", PATTERN, 4, 4)?,
-        }),
+        Some("gated_delta") => {
+            let delta = GatedDelta {
+                key_heads: heads("key_heads")?,
+                key_dim: keys.size(&["key_dim"], HEAD_DIM)?,
+                value_heads: heads("value_heads")?,
+                value_dim: keys.size(&["value_dim"], HEAD_DIM)?,
+                conv: keys.size_or("conv", PATTERN, 4, 4)?,
+            };
+            let (key, value) = ((delta.key_heads, delta.key_dim), (delta.value_heads, delta.value_dim));
+            believed(keys, &[("key heads", key.0, key.1), ("value heads", value.0, value.1)])?;
+            Mixer::GatedDelta(delta)
+        }
         other => {
             let value = other.map_or(Value::Null, Value::from);
             return Err(keys.wrong("kind", &value, "\"attention\", \"mamba2\" or \"gated_delta\""));
@@ -182,6 +188,7 @@ fn feed_forward(keys: &Keys<'_>) -> Result<FeedForward, ModelError> {
         Some("dense") => FeedForward::Dense(Dense { width, gating, bias: keys.flag("bias", false)? }),
         Some("experts") => {
             let (count, top_k) = (keys.size(&["count"], EXPERTS)?, keys.size(&["top_k"], EXPERTS)?);
+            believed(keys, &[("an eighth of all experts", count.div_ceil(8), width)])?;
             let experts = chosen(keys, (count, top_k), width)?;
             let score = match keys.word("score")?.unwrap_or("softmax") {
                 "softmax" => Score::Softmax,

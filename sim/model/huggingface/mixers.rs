@@ -34,6 +34,23 @@ const HARMLESS: [&str; 20] = [
     "mamba_ssm_dtype",
 ];
 
+/// Refuses a mixer, or experts, whose parts together are wider than any model is.
+pub(super) fn believed(keys: &Keys<'_>, sizes: &[(&str, u64, u64)]) -> Result<(), ModelError> {
+    for &(what, count, each) in sizes {
+        let size = count.saturating_mul(each);
+        if size > WIDTH.most {
+            return Err(ModelError::Misfit {
+                file: keys.file(),
+                left: format!("{what}, {size} wide together,"),
+                right: format!("the largest width believed, {},", WIDTH.most),
+                rule: "the first must not exceed the second",
+                remedy: "check how many there are, and how wide each is",
+            });
+        }
+    }
+    Ok(())
+}
+
 /// Asks for what costs nothing.
 pub(super) fn harmless(keys: &Keys<'_>) {
     HARMLESS.iter().for_each(|key| keys.ask(key));
