@@ -17,7 +17,11 @@ use crate::keys::rows;
 use crate::pages::fresh;
 
 /// What a source file's refusals are of: the frameworks whose jobs it is asked about.
-const FRAMEWORKS: [(&str, &[&str]); 13] = [
+const FRAMEWORKS: [(&str, &[&str]); 14] = [
+    (
+        "framework.rs",
+        &["deepspeed", "deepspeed-zero", "fsdp1", "fsdp2", "internevo", "megatron", "nanotron", "single_device", "xla"],
+    ),
     ("eager/megatron/", MEGATRON),
     ("internevo.rs", &["internevo"]),
     ("megatron.rs", MEGATRON),

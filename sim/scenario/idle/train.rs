@@ -40,6 +40,12 @@ fn root_has_none(job: &TorchPlan) -> bool {
         && !job.model.tied_head
 }
 
+/// Whether adapters multiply in fp32.
+fn fp32_adapters(job: &TorchPlan) -> bool {
+    let lora = job.trained.as_ref().and_then(|trained| trained.lora.as_ref());
+    lora.is_some_and(|lora| lora.dtype == DType::Fp32)
+}
+
 /// Whether a matmul is in fp32: all of them, or those of torchtitan's router.
 fn fp32(job: &TorchPlan) -> bool {
     let router = job.model.experts().is_some() && matches!(job.style.experts, Implementation::Torchtitan { .. });
@@ -217,5 +223,5 @@ pub(super) const RULES: &[Rule<TorchPlan>] = &[
         |plan| plan.runtime == DEEPSPEED_ZERO || plan.job.optimizer.decays_for_free(),
         "one kernel applies it and steps",
     ),
-    Rule(&["precision.tf32"], |plan| !fp32(plan.job), "no matmul is in fp32"),
+    Rule(&["precision.tf32"], |plan| !fp32(plan.job) && !fp32_adapters(plan.job), "no matmul is in fp32"),
 ];
