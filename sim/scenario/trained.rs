@@ -63,7 +63,7 @@ pub(super) fn trained(
         }
     }
     if let Some(last) = &table.last_layers {
-        let count = u64::from(reader.count("trained.last_layers", last, 0, 1 << 20)?);
+        let count = reader.count("trained.last_layers", last, 0, 1 << 20)?;
         if count >= layers {
             reader.idle("trained.last_layers", "the model has no more layers than that, so all of them are trained");
         }
@@ -106,7 +106,7 @@ fn lora(
         let problem = "[lora] is simulated under fully_shard and on one device, not under FSDP1";
         return Err(reader.plan(at, problem, "write runtime = \"fsdp2\", or remove the table"));
     }
-    let rank = u64::from(reader.count("lora.rank", &table.rank, 1, MOST_RANK as i64)?);
+    let rank = reader.count("lora.rank", &table.rank, 1, MOST_RANK as i64)?;
     if table.alpha.is_some() {
         reader.idle("lora.alpha", "whatever the number, adapters are multiplied by it");
     }
@@ -160,7 +160,7 @@ fn lora(
     let dtype = if own_type { dtype } else { precision.compute() };
     let Some(named) = &table.modules else {
         let problem = "[lora] says no modules, so nothing is trained";
-        return Err(reader.plan(at, problem, "write lora.modules = [\"all-linear\"]"));
+        return Err(reader.plan(at, problem, "remove the table, or write lora.modules = [\"all-linear\"]"));
     };
     let modules = modules(reader, named)?;
     Ok(Lora { rank, modules, dropout: dropout > 0.0, dtype, own_type, code, packed })
