@@ -158,11 +158,7 @@ fn lora(
     };
     let own_type = runtime.written() == SINGLE_DEVICE;
     let dtype = if own_type { dtype } else { precision.compute() };
-    let Some(named) = &table.modules else {
-        let problem = "[lora] says no modules, so nothing is trained";
-        return Err(reader.plan(at, problem, "remove the table, or write lora.modules = [\"all-linear\"]"));
-    };
-    let modules = modules(reader, named)?;
+    let modules = modules(reader, &table.modules)?;
     Ok(Lora { rank, modules, dropout: dropout > 0.0, dtype, own_type, code, packed })
 }
 

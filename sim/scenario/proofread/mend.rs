@@ -10,7 +10,7 @@ const NOWHERE: Range<usize> = usize::MAX..usize::MAX;
 
 /// Keys that a file must have, each with a value that is always read, as TOML; a key of a list of tables has the list's name. A test
 /// finds those that this lacks.
-const REQUIRED: [(&str, &str); 11] = [
+const REQUIRED: [(&str, &str); 12] = [
     ("runtime", "\"fsdp2\""),
     ("topology", "{}"),
     ("topology.name", "\"\""),
@@ -19,6 +19,7 @@ const REQUIRED: [(&str, &str); 11] = [
     ("batch", "{}"),
     ("batch.sequence", "1"),
     ("lora.rank", "8"),
+    ("lora.modules", "[\"all-linear\"]"),
     ("float8.recipe", "\"tensorwise\""),
     ("fsdp.override.blocks", "[0, 1]"),
     ("fsdp.override.reshard_after_forward", "true"),

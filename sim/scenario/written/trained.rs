@@ -62,7 +62,7 @@ pub struct Lora {
     /// `lora_dropout`.
     pub dropout: Option<Spanned<f64>>,
     /// `target_modules`: names of linears as checkpoints have them.
-    pub modules: Option<Spanned<Vec<Spanned<String>>>>,
+    pub modules: Spanned<Vec<Spanned<String>>>,
     /// Whose modules.
     pub implementation: Option<LoraCode>,
     /// The adapters' type.
