@@ -8,9 +8,9 @@ use super::row::{Group, Instead, Key, Table};
 const INSTEAD: &[Instead] = &[
     (
         MEGATRON,
-        "frozen parameters are not simulated under Megatron-Core: remove the table, or write runtime = \"fsdp2\"",
+        "frozen parameters are simulated under FSDP2 and on one device, not under Megatron-Core: remove the table",
     ),
-    (OTHERS, "frozen parameters are not simulated here: remove the table, or write runtime = \"fsdp2\""),
+    (OTHERS, "frozen parameters are simulated under FSDP2 and on one device: remove the table"),
 ];
 
 /// `[trained]`
