@@ -1,8 +1,8 @@
 //! Training steps of small stacks measured on one H200 (`tests/oracles/hybrid-steps.jsonl`, made by `calibrate/mixers/hybrids.py`):
 //! Mamba-2 alone, Nemotron-H's layers, and Llama's layers under Muon. The board was at its power limit.
 //!
-//! Steps are predicted 11 to 18 % too short. What is known of it: Triton's scans are priced by the bytes that they move, and many
-//! small matmuls of Newton-Schulz at the rates of large ones.
+//! Steps are predicted 11 to 18 % too short, and why is not known yet: kernels were not compared one by one. The bound on time is as wide
+//! as these four rows are off, so it is no claim about others.
 
 use windtunnel::scenario::Scenario;
 
