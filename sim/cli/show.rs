@@ -219,10 +219,22 @@ fn model(scenario: &Scenario) -> String {
         return out;
     };
     let compute = scenario.job.dtype();
-    // The first layer, and if that is dense the first with experts.
     let first = model.layers.at(0);
     let sparse = model.layers.iter().find(|layer| layer.experts().is_some()).filter(|_| first.experts().is_none());
-    let blocks = [Some(first), sparse].into_iter().flatten().map(|layer| {
+    // The first layer, and if that is dense the first with experts; where layers have other parts, one of each kind.
+    let shown: Vec<&Layer> = match model.is_transformer() {
+        true => [Some(first), sparse].into_iter().flatten().collect(),
+        false => model.layers.used().iter().collect(),
+    };
+    for (layer, what) in shown.iter().filter_map(|layer| Some((layer, layer.undescribed()?))) {
+        let count = model.layers.iter().filter(|other| other == layer).count();
+        let params = layer.params(model.width).0;
+        let _ = writeln!(
+            out,
+            "layers: {count} with {what}, of {params} parameters each; its operators are not described\n"
+        );
+    }
+    let blocks = shown.into_iter().filter(|layer| layer.undescribed().is_none()).map(|layer| {
         let block = block::block(model, dims, compute, layer, job.style);
         if job.unpad { unpad(block) } else { block }
     });

@@ -195,7 +195,7 @@ impl<'l> First<'l> {
             }
             Mixer::Latent(latent) => First::Latent(*latent, latent::Params::new(g, *latent)),
             Mixer::Mamba2(mamba) => First::Mamba2(*mamba, mamba::Params::new(g, *mamba)),
-            // A gated DeltaNet is refused before anything is built.
+            // Operators of a gated DeltaNet are not described: whoever builds a layer asks first.
             Mixer::GatedDelta(_) | Mixer::None => return None,
         })
     }

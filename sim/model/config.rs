@@ -120,12 +120,6 @@ impl ModelConfig {
         self.mixer().latent()
     }
 
-    /// Whether attention or shared experts are gated by numbers of their own (Qwen3-Next).
-    pub fn has_gates(&self) -> bool {
-        let attention = self.attention().is_some_and(|attention| attention.output_gate);
-        attention || self.experts().is_some_and(|experts| experts.shared_gate)
-    }
-
     /// N: query heads of every layer.
     pub fn heads(&self) -> u64 {
         self.mixer().heads()

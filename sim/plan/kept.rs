@@ -29,7 +29,6 @@ fn states(optimizer: &Optimizer, stepped: u64) -> u64 {
         Optimizer::Adam(adam) => stepped * if adam.amsgrad { 3 } else { 2 },
         Optimizer::Composer(_) => 2 * stepped,
         Optimizer::FusedAdam(adam) => adam.moments.iter().map(|dtype| dtype.bytes()).sum(),
-        // Scales are one number of 4 bytes a block: less than a byte of 64 elements, left out.
         // Of tables and vectors, which AdamW steps, the second moments are left out.
         Optimizer::Muon(_) => stepped,
         Optimizer::Optax(adam) => adam.moments.iter().map(|dtype| dtype.bytes()).sum(),

@@ -110,3 +110,49 @@ fn oracle_hybrids_have_as_many_parameters_as_transformers_classes_make() {
     }
     assert_eq!(models.len(), 5);
 }
+
+/// A scenario of a model that is a pattern of gated DeltaNet, Mamba-2 and feed-forwards, with more of the table `[fsdp]`.
+fn of_pattern(pattern: &str, fsdp: &str) -> String {
+    let kinds = [
+        "layers.G.mixer = { kind = \"gated_delta\", key_heads = 16, key_dim = 128, value_heads = 32, value_dim = 128 }\n",
+        "layers.M.mixer = { kind = \"mamba2\", heads = 64, head_dim = 64, state = 128 }\n",
+        "layers.F.feed_forward = { kind = \"dense\", width = 8192 }\n",
+    ];
+    // A letter that no layer is of would be refused.
+    let kinds: String = kinds.into_iter().filter(|kind| pattern.contains(&kind[7..8])).collect();
+    format!(
+        "runtime = \"fsdp2\"\n[topology]\nname = \"h100-sxm-80gb\"\nchips = 8\n[model.config]\nmodel_type = \"layers\"\n\
+         hidden_size = 2048\nvocab_size = 32000\npattern = \"{pattern}\"\n{kinds}\
+         [mesh]\ndp_shard = 8\n[fsdp]\n{fsdp}\n[batch]\nsequence = 4096\nmicro = 1\n"
+    )
+}
+
+#[test]
+fn a_shown_model_has_each_kind_of_layer_and_says_which_has_no_operators() {
+    let show = |pattern: &str| {
+        let folder = crate::command::Folder::new(&format!("show-{pattern}"));
+        folder.write("my.toml", &of_pattern(pattern, ""));
+        let output = folder.windtunnel(&["show", "model", "my.toml"]);
+        assert!(output.status.success(), "{pattern}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    // Projections to q, k, v, gate and two numbers a head, the output, a convolution over 8,192 channels, and the norms.
+    let delta = 2048 * (2 * 2048 + 2 * 4096 + 2 * 32) + 4096 * 2048 + 4 * 8192 + 2 * 32 + 128 + 2048;
+    let said = show("GGGMFG");
+    assert!(said.contains(&format!("4 with a gated DeltaNet, of {delta} parameters each")), "{said}");
+    assert!(said.contains("mixer.in_proj") && said.contains("feed_forward.w1"), "{said}");
+    assert!(show("GG").contains("2 with a gated DeltaNet"));
+}
+
+#[test]
+fn a_matrix_to_shard_on_dimension_1_may_be_in_any_kind_of_layer() {
+    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny/scenario.toml");
+    let with = |pattern: &str, name: &str| {
+        let text = of_pattern(pattern, &format!("shard_dim_1 = [\"{name}\"]"));
+        Scenario::parse(beside, &text).map(|_| ()).map_err(|error| error.to_string())
+    };
+    assert_eq!(with("MF", "w2.weight"), Ok(()));
+    assert_eq!(with("FM", "out_proj.weight"), Ok(()));
+    let said = with("GG", "w2.weight").expect_err("there is no such matrix");
+    assert!(said.contains("no matrix whose name ends in"), "{said}");
+}

@@ -8,15 +8,15 @@ use super::decoder::{COMMON, Decoder, activation, rope, sized};
 use super::experts::{chosen, zero_to};
 use super::keys::Keys;
 use super::limits::{EXPERTS, FFN, HEAD_DIM, HEADS, LENGTH, PATTERN};
-use super::mixers::{Sizes, harmless, mamba};
+use super::mixers::{harmless, listed, mamba};
 use crate::model::experts::{Experts, Router, Score};
-use crate::model::{Activation, Gating, Layer, Mixer, Position};
+use crate::model::{Activation, Gating, Layer, Mamba2, Mixer, Position};
 
 /// Reads `model_type` `granitemoehybrid`.
 pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
     let shared = keys.size(&["shared_intermediate_size"], FFN)?;
     let model = sized(keys, &COMMON, shared, None)?;
-    let sizes = Sizes {
+    let sizes = Mamba2 {
         heads: keys.size_or("mamba_n_heads", HEADS, 128, 128)?, // GraniteMoeHybridConfig
         head_dim: 0,
         groups: keys.size_or("mamba_n_groups", HEADS, 1, 1)?, // GraniteMoeHybridConfig
@@ -34,7 +34,7 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
         _ => keys.size_if(&["mamba_d_head"], HEAD_DIM)?,
     };
     let expand = keys.size_or("mamba_expand", HEADS, 2, 2)?; // GraniteMoeHybridConfig
-    let sizes = Sizes { head_dim: head_dim.unwrap_or(expand * model.width / sizes.heads).max(1), ..sizes };
+    let sizes = Mamba2 { head_dim: head_dim.unwrap_or(expand * model.width / sizes.heads).max(1), ..sizes };
     let mixer = Mixer::Mamba2(mamba(keys, model.width, sizes)?);
     let count = zero_to(keys, "num_local_experts", EXPERTS, 8)?; // GraniteMoeHybridConfig
     let position = match keys.word("position_embedding_type")? {
@@ -63,26 +63,15 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
         notes,
         ..model
     };
-    let Some(types) = keys.words("layer_types")? else {
-        return Err(keys.missing(
-            "layer_types",
-            "\"mamba\" or \"attention\" for each layer",
-            "copy it from the model's config.json",
-        ));
+    let Some(attends) = listed(keys, decoder.layers, &[("attention", true), ("mamba", false)])? else {
+        let expected = "\"mamba\" or \"attention\" for each layer";
+        return Err(keys.missing("layer_types", expected, "copy it from the model's config.json"));
     };
-    if types.len() as u64 != decoder.layers {
-        let expected = format!("{} entries, one for each layer, not {}", decoder.layers, types.len());
-        return Err(keys.wrong("layer_types", &Value::Array(vec![]), expected));
-    }
-    let one = |(at, name): (usize, &&str)| match *name {
-        "attention" => Ok(decoder.layer(at as u64)),
-        "mamba" => Ok(Layer { mixer, ..decoder.layer(at as u64) }),
-        other => {
-            let expected = format!("\"mamba\" or \"attention\" for each layer, not {other:?}");
-            Err(keys.wrong("layer_types", &Value::Array(vec![]), expected))
-        }
+    let one = |(place, attends): (u64, bool)| {
+        let layer = decoder.layer(place);
+        if attends { layer } else { Layer { mixer, ..layer } }
     };
-    let list: Vec<Layer> = types.iter().enumerate().map(one).collect::<Result<_, _>>()?;
+    let list: Vec<Layer> = (0..).zip(attends).map(one).collect();
     Ok(Decoder { list: Some(list), ..decoder })
 }
 

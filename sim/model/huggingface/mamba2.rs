@@ -4,15 +4,15 @@ use super::ModelError;
 use super::decoder::{COMMON, Decoder, Names, sized};
 use super::keys::Keys;
 use super::limits::{HEAD_DIM, HEADS, LENGTH, PATTERN};
-use super::mixers::{Sizes, harmless, mamba};
-use crate::model::{FeedForward, Layer, Mixer, Norm, NormPlacement, Norms, Position};
+use super::mixers::{harmless, mamba};
+use crate::model::{FeedForward, Layer, Mamba2, Mixer, Norm, NormPlacement, Norms, Position};
 
 /// Reads `model_type` `mamba2`.
 pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
     const NAMES: Names = Names { heads: &["num_heads"], ..COMMON };
     let head_dim = keys.size_or("head_dim", HEAD_DIM, 64, 64)?; // Mamba2Config
     let model = sized(keys, &NAMES, 1, Some(head_dim))?;
-    let sizes = Sizes {
+    let sizes = Mamba2 {
         heads: model.heads,
         head_dim,
         groups: keys.size_or("n_groups", HEADS, 8, 8)?, // Mamba2Config

@@ -1,4 +1,4 @@
-//! What architectures with Mamba-2 mixers have in common: sizes that go together, and lists of layers by letters or words.
+//! What architectures with layers of several kinds have in common: sizes that go together, and lists of layers by words.
 
 use serde_json::Value;
 
@@ -6,9 +6,6 @@ use super::ModelError;
 use super::keys::Keys;
 use super::limits::WIDTH;
 use crate::model::Mamba2;
-
-/// Sizes of a mixer, as each architecture's own keys name them.
-pub(super) type Sizes = Mamba2;
 
 /// Keys of mixers that cost a training step nothing: initial values, limits of dt, types of caches.
 const HARMLESS: [&str; 20] = [
@@ -57,23 +54,17 @@ pub(super) fn harmless(keys: &Keys<'_>) {
 }
 
 /// A mixer whose sizes go together, in a model so wide. `expand`, where it is written, must say the same as heads do.
-pub(super) fn mamba(keys: &Keys<'_>, width: u64, sizes: Sizes) -> Result<Mamba2, ModelError> {
-    let misfit = |left: String, right: String, rule, remedy| {
-        Err(ModelError::Misfit { file: keys.file(), left, right, rule, remedy })
-    };
+pub(super) fn mamba(keys: &Keys<'_>, width: u64, sizes: Mamba2) -> Result<Mamba2, ModelError> {
     if !sizes.heads.is_multiple_of(sizes.groups) {
-        let (left, right) = (format!("{} heads of the mixer", sizes.heads), format!("{} groups", sizes.groups));
-        return misfit(left, right, "the first must be a multiple of the second", "check the mixer's heads and groups");
+        return Err(ModelError::Misfit {
+            file: keys.file(),
+            left: format!("{} heads of the mixer", sizes.heads),
+            right: format!("{} groups", sizes.groups),
+            rule: "the first must be a multiple of the second",
+            remedy: "check the mixer's heads and groups",
+        });
     }
-    let state = sizes.groups.saturating_mul(sizes.state);
-    for (what, size) in [("all heads of the mixer", sizes.heads.saturating_mul(sizes.head_dim)), ("all groups", state)]
-    {
-        if size > WIDTH.most {
-            let (left, right) =
-                (format!("{what}, {size} wide,"), format!("the largest width believed, {},", WIDTH.most));
-            return misfit(left, right, "the first must not exceed the second", "check the sizes of the mixer");
-        }
-    }
+    believed(keys, &[("heads of the mixer", sizes.heads, sizes.head_dim), ("groups", sizes.groups, sizes.state)])?;
     for key in ["expand", "mamba_expand"] {
         if let Some(expand) = keys.number(key)?
             && expand * width as f64 != sizes.inner() as f64
@@ -85,4 +76,24 @@ pub(super) fn mamba(keys: &Keys<'_>, width: u64, sizes: Sizes) -> Result<Mamba2,
         }
     }
     Ok(sizes)
+}
+
+/// What `layer_types` says of each layer, by the words that an architecture knows; none if it is absent.
+pub(super) fn listed<T: Copy>(keys: &Keys<'_>, layers: u64, known: &[(&str, T)]) -> Result<Option<Vec<T>>, ModelError> {
+    let Some(types) = keys.words("layer_types")? else { return Ok(None) };
+    let wrong = |expected: String| Err(keys.wrong("layer_types", &Value::Array(vec![]), expected));
+    if types.len() as u64 != layers {
+        return wrong(format!("{layers} entries, one for each layer, not {}", types.len()));
+    }
+    let mut list = vec![];
+    for name in types {
+        match known.iter().find(|(word, _)| *word == name) {
+            Some(&(_, of)) => list.push(of),
+            None => {
+                let words: Vec<String> = known.iter().map(|(word, _)| format!("{word:?}")).collect();
+                return wrong(format!("{} for each layer, not {name:?}", words.join(" or ")));
+            }
+        }
+    }
+    Ok(Some(list))
 }

@@ -8,9 +8,9 @@ use super::decoder::{COMMON, Decoder, activation, sized};
 use super::experts::{routed, zero_or};
 use super::keys::Keys;
 use super::limits::{EXPERTS, FFN, HEAD_DIM, HEADS, LENGTH, PATTERN};
-use super::mixers::{Sizes, harmless, mamba};
+use super::mixers::{harmless, mamba};
 use crate::model::experts::{Experts, Router, Score};
-use crate::model::{Activation, FeedForward, Gating, Layer, Mixer, Position};
+use crate::model::{Activation, FeedForward, Gating, Layer, Mamba2, Mixer, Position};
 
 const LETTERS: &str = "hybrid_override_pattern";
 
@@ -27,7 +27,7 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
         let expected = format!("{} letters, one for each layer of \"num_hidden_layers\"", model.layers);
         return Err(keys.wrong(LETTERS, &Value::from(pattern), expected));
     }
-    let sizes = Sizes {
+    let sizes = Mamba2 {
         heads: keys.size(&["mamba_num_heads"], HEADS)?,
         head_dim: keys.size(&["mamba_head_dim"], HEAD_DIM)?,
         groups: keys.size_or("n_groups", HEADS, 8, 8)?, // NemotronHConfig

@@ -1,13 +1,11 @@
 //! Qwen3-Next: three layers of gated DeltaNet for each one of gated attention, experts in all of them (`Qwen3NextConfig`).
 
-use serde_json::Value;
-
 use super::ModelError;
 use super::decoder::{COMMON, Decoder, activation, rope, sized};
 use super::experts::{dense_first, routed, width};
 use super::keys::Keys;
 use super::limits::{FFN, HEAD_DIM, HEADS, PATTERN};
-use super::mixers::believed;
+use super::mixers::{believed, listed};
 use crate::model::experts::{Experts, Router};
 use crate::model::{Activation, GatedDelta, Gating, Layer, Mixer, QkNorm};
 
@@ -68,20 +66,6 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
 /// Which layers have attention: those that `layer_types` names, or every fourth (`full_attention_interval`).
 fn full_attention(keys: &Keys<'_>, layers: u64) -> Result<Vec<bool>, ModelError> {
     let every = keys.size_or("full_attention_interval", PATTERN, 4, 4)?; // Qwen3NextConfig
-    let Some(types) = keys.words("layer_types")? else {
-        return Ok((1..=layers).map(|layer| layer.is_multiple_of(every)).collect());
-    };
-    if types.len() as u64 != layers {
-        let expected = format!("{layers} entries, one for each layer, not {}", types.len());
-        return Err(keys.wrong("layer_types", &Value::Array(vec![]), expected));
-    }
-    let one = |name: &&str| match *name {
-        "full_attention" => Ok(true),
-        "linear_attention" => Ok(false),
-        other => {
-            let expected = format!("\"full_attention\" or \"linear_attention\" for each layer, not {other:?}");
-            Err(keys.wrong("layer_types", &Value::Array(vec![]), expected))
-        }
-    };
-    types.iter().map(one).collect()
+    let named = listed(keys, layers, &[("full_attention", true), ("linear_attention", false)])?;
+    Ok(named.unwrap_or_else(|| (1..=layers).map(|layer| layer.is_multiple_of(every)).collect()))
 }

@@ -1,7 +1,6 @@
 //! What everything above asks of a job of PyTorch's own runtimes.
 
 use super::{compile_within, frozen, pipeline, plan};
-use crate::model::Mixer;
 use crate::model::experts::{Experts, Implementation, Score, choice};
 use crate::model::head::Loss;
 use crate::plan::torch::Checkpoint;
@@ -34,11 +33,6 @@ impl Framework for TorchPlan {
 /// The first thing in a job that has no rules.
 fn refuses(job: &TorchPlan) -> Option<Refusal> {
     let model = &job.model;
-    let mixes = |of: fn(&Mixer) -> bool| model.layers.kinds().iter().any(|kind| of(&kind.mixer));
-    if mixes(|mixer| matches!(mixer, Mixer::GatedDelta(_))) {
-        let instead = "take a model of attention and Mamba-2: `windtunnel show model` describes this one";
-        return Some(Refusal::new("gated-delta", "a gated DeltaNet").instead(instead));
-    }
     if !model.is_transformer() {
         let list = [
             (job.compile, Refusal::new("mixers-compiled", "Mamba-2 in compiled blocks").on("compile.blocks")),
