@@ -6,10 +6,12 @@
 
 pub mod experts;
 pub mod latent;
+pub mod mamba;
 
 use super::Activation;
 pub use experts::{Routed, RoutedOp};
 pub use latent::LatentOp;
+pub use mamba::MambaOp;
 
 /// What a linear's ranks exchange around its matmuls (`core/tensor_parallel/layers.py`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -274,6 +276,8 @@ pub enum MegatronOp {
     },
     /// What latent attention does between its projections.
     Latent(LatentOp),
+    /// What a Mamba-2 mixer does between its linears.
+    Mamba(MambaOp),
     /// What multi-token prediction does beside ordinary modules.
     Mtp(MtpOp),
     /// What a mixture of experts does.
@@ -305,6 +309,7 @@ impl MegatronOp {
             | MegatronOp::FlashCore { .. }
             | MegatronOp::VocabularyLoss { .. }
             | MegatronOp::Latent(_)
+            | MegatronOp::Mamba(_)
             | MegatronOp::Mtp(_)
             | MegatronOp::Routed(_)
             | MegatronOp::MaskedMean => params,
@@ -331,6 +336,7 @@ impl MegatronOp {
             | MegatronOp::FlashCore { .. }
             | MegatronOp::VocabularyLoss { .. }
             | MegatronOp::Latent(_)
+            | MegatronOp::Mamba(_)
             | MegatronOp::Mtp(_)
             | MegatronOp::Routed(
                 RoutedOp::Route { .. }

@@ -64,7 +64,7 @@ impl Plan {
 
     /// What of it has no rules here, if anything.
     pub fn refuses(&self) -> Option<Refusal> {
-        if !self.model().is_transformer() && !matches!(self, Plan::Torch(_)) {
+        if !self.model().is_transformer() && !matches!(self, Plan::Torch(_) | Plan::Megatron(_)) {
             let what = "layers that are not attention and then a feed-forward";
             return Some(Refusal::new("mixers", what).on("runtime").instead("write runtime = \"fsdp2\""));
         }

@@ -26,6 +26,7 @@ mod graphs;
 mod groups;
 mod latent;
 mod layers;
+mod mamba;
 mod messages;
 mod modules;
 mod mtp;
@@ -84,7 +85,11 @@ pub fn refuses(job: &MegatronPlan) -> Option<Refusal> {
         ];
         Refusal::first(cases).filter(|_| job.split.combines())
     };
-    fsdp::refuses(job).or_else(|| Chunk::refuses(&job.split)).or_else(together).or_else(|| refuses_schedule(job))
+    mamba::refuses(job)
+        .or_else(|| fsdp::refuses(job))
+        .or_else(|| Chunk::refuses(&job.split))
+        .or_else(together)
+        .or_else(|| refuses_schedule(job))
 }
 
 /// What a schedule that Megatron-Core itself does not have cannot have beside it, and what to write.

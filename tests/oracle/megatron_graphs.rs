@@ -30,6 +30,7 @@ fn job(c: &Value) -> MegatronPlan {
             feed_forward: has("mlp"),
             mixture: has("moe"),
             router: has("moe_router"),
+            mamba: false,
             preprocess: has("moe_preprocess"),
         })
     };

@@ -218,7 +218,7 @@ pub(super) fn llama_like(
 }
 
 /// Width / heads, which must be whole.
-fn split_width(keys: &Keys<'_>, width: u64, heads: u64) -> Result<u64, ModelError> {
+pub(super) fn split_width(keys: &Keys<'_>, width: u64, heads: u64) -> Result<u64, ModelError> {
     if width.is_multiple_of(heads) {
         return Ok(width / heads);
     }

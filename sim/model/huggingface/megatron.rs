@@ -3,6 +3,7 @@
 //!
 //! Other architectures fix norm, activation and positions; here each is chosen by itself.
 
+mod hybrid;
 pub mod pattern;
 mod routed;
 
@@ -24,7 +25,12 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
     let ffn = feed_forward(keys, gating)?;
     let latent = latent(keys)?;
     let channels = keys.size_if(&["kv_channels"], HEAD_DIM)?;
-    let model = sized(keys, &NAMES, ffn, latent.map(|latent| latent.head_dim()).or(channels))?;
+    let letters = hybrid::letters(keys)?;
+    let head_dim = latent.map(|latent| latent.head_dim()).or(channels);
+    let model = match &letters {
+        Some(letters) => hybrid::sized(keys, letters, ffn, head_dim)?,
+        None => sized(keys, &NAMES, ffn, head_dim)?,
+    };
     let bias = keys.flag("add_bias_linear", true)?;
     let norm = match keys.word("normalization")?.unwrap_or("LayerNorm") {
         "LayerNorm" => Norm::Layer { bias: true },
@@ -38,7 +44,7 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
         return Err(keys.unsupported("qk_layernorm", &Value::Bool(false), why, "write qk_layernorm = true"));
     }
     let (experts, sparse) = routed::read(keys, (model.layers, ffn))?;
-    Ok(Decoder {
+    let decoder = Decoder {
         // Latent attention gives every head keys and values of its own.
         kv_heads: if latent.is_some() { model.heads } else { groups },
         norm,
@@ -54,7 +60,11 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
         every: sparse.every,
         latent,
         ..model
-    })
+    };
+    match letters {
+        Some(letters) => hybrid::layers(keys, &letters, decoder),
+        None => Ok(decoder),
+    }
 }
 
 /// How hidden values are made.

@@ -3,9 +3,10 @@
 use serde_json::Value;
 
 use super::ModelError;
+use super::decoder::Decoder;
 use super::keys::Keys;
 use super::limits::WIDTH;
-use crate::model::Mamba2;
+use crate::model::{FeedForward, Layer, Mamba2, Mixer};
 
 /// Keys of mixers that cost a training step nothing: initial values, limits of dt, types of caches.
 const HARMLESS: [&str; 20] = [
@@ -96,4 +97,35 @@ pub(super) fn listed<T: Copy>(keys: &Keys<'_>, layers: u64, known: &[(&str, T)])
         }
     }
     Ok(Some(list))
+}
+
+/// A decoder whose layers are those of a pattern, one part each: `M` the given mixer, `*` attention, `-` a feed-forward, `E` experts.
+pub(super) fn of_letters(
+    keys: &Keys<'_>,
+    (key, pattern): (&'static str, &str),
+    decoder: Decoder,
+    mixer: Mixer,
+) -> Result<Decoder, ModelError> {
+    let both = decoder.layer(0);
+    let with_experts = decoder.experts.is_some();
+    let dense = Decoder { experts: None, list: None, notes: vec![], ..decoder };
+    let (attention, dense_ffn) = (both.mixer, dense.layer(0).feed_forward);
+    let one = |letter: char| {
+        let (mixer, feed_forward) = match letter {
+            'M' => (mixer, FeedForward::None),
+            '*' => (attention, FeedForward::None),
+            '-' => (Mixer::None, dense_ffn.clone()),
+            'E' if with_experts => (Mixer::None, both.feed_forward.clone()),
+            other => {
+                let expected = format!("letters M, *, - and, of a model with experts, E, not {other:?}");
+                return Err(keys.wrong(key, &Value::from(pattern), expected));
+            }
+        };
+        Ok(Layer { mixer, feed_forward, norms: both.norms })
+    };
+    let list: Vec<Layer> = pattern.chars().map(one).collect::<Result<_, _>>()?;
+    if !list.iter().any(|layer| layer.mixer != Mixer::None) {
+        return Err(keys.wrong(key, &Value::from(pattern), "a layer that mixes tokens: M or *"));
+    }
+    Ok(Decoder { list: Some(list), ..dense })
 }

@@ -8,9 +8,9 @@ use super::decoder::{COMMON, Decoder, activation, sized};
 use super::experts::{routed, zero_or};
 use super::keys::Keys;
 use super::limits::{EXPERTS, FFN, HEAD_DIM, HEADS, LENGTH, PATTERN};
-use super::mixers::{harmless, mamba};
+use super::mixers::{harmless, mamba, of_letters};
 use crate::model::experts::{Experts, Router, Score};
-use crate::model::{Activation, FeedForward, Gating, Layer, Mamba2, Mixer, Position};
+use crate::model::{Activation, Gating, Mamba2, Mixer, Position};
 
 const LETTERS: &str = "hybrid_override_pattern";
 
@@ -54,27 +54,7 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
     for key in EXPERT_KEYS {
         keys.ask(key);
     }
-    let both = decoder.layer(0);
-    let dense = Decoder { experts: None, list: None, notes: vec![], ..decoder };
-    let (attention, dense_ffn) = (both.mixer, dense.layer(0).feed_forward);
-    let one = |letter: char| {
-        let (mixer, feed_forward) = match letter {
-            'M' => (mixer, FeedForward::None),
-            '*' => (attention, FeedForward::None),
-            '-' => (Mixer::None, dense_ffn.clone()),
-            'E' => (Mixer::None, both.feed_forward.clone()),
-            other => {
-                let expected = format!("letters M, *, - and E, not {other:?}");
-                return Err(keys.wrong(LETTERS, &Value::from(pattern), expected));
-            }
-        };
-        Ok(Layer { mixer, feed_forward, norms: both.norms })
-    };
-    let list: Vec<Layer> = pattern.chars().map(one).collect::<Result<_, _>>()?;
-    if !list.iter().any(|layer| layer.mixer != Mixer::None) {
-        return Err(keys.wrong(LETTERS, &Value::from(pattern), "a layer that mixes tokens: M or *"));
-    }
-    Ok(Decoder { list: Some(list), ..dense })
+    of_letters(keys, (LETTERS, pattern), decoder, mixer)
 }
 
 /// Keys of experts that a model without them may still write.

@@ -56,6 +56,7 @@ const SHIPPED: &[(&str, &str)] = models![
     "nemotron-4-15b",
     "nemotron-4-340b",
     "nemotron-h-8b",
+    "nemotron-h-56b",
     "nemotron-3-nano-30b-a3b",
     "mamba2-2.7b",
     "granite-4.0-h-small",

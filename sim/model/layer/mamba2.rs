@@ -44,6 +44,19 @@ impl Mamba2 {
         self.inner() + self.channels() + self.heads
     }
 
+    /// What one of so many tensor-parallel ranks has of it: heads and groups.
+    #[must_use]
+    pub fn split(self, ranks: u64) -> Mamba2 {
+        Mamba2 { heads: self.heads / ranks, groups: self.groups / ranks, ..self }
+    }
+
+    /// What one of so many ranks that exchange tokens for heads scans: where there are fewer groups than ranks, each rank has a copy of
+    /// its heads' (Megatron-Core 0.16.1, `core/ssm/mamba_context_parallel.py`).
+    #[must_use]
+    pub fn shared(self, ranks: u64) -> Mamba2 {
+        Mamba2 { heads: self.heads / ranks, groups: (self.groups / ranks).max(1), ..self }
+    }
+
     /// Parameters in a model so wide: projections, convolution; dt's bias, A and D of each head; the gated norm.
     pub(super) fn params(&self, d: u64) -> u64 {
         let biases = if self.bias { self.projected() + d } else { 0 };

@@ -35,6 +35,14 @@ impl Mixer {
         }
     }
 
+    /// Mamba-2, if it is that.
+    pub fn mamba(&self) -> Option<&Mamba2> {
+        match self {
+            Mixer::Mamba2(mamba) => Some(mamba),
+            Mixer::Attention(_) | Mixer::Latent(_) | Mixer::GatedDelta(_) | Mixer::None => None,
+        }
+    }
+
     /// Whether it is attention over all tokens, or over a window of them.
     pub fn attends(&self) -> bool {
         matches!(self, Mixer::Attention(_) | Mixer::Latent(_))

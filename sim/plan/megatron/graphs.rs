@@ -23,6 +23,8 @@ pub struct Scope {
     pub mixture: bool,
     /// `moe_router`: of it the norm, experts that every token passes, and the router.
     pub router: bool,
+    /// `mamba`: a layer of Mamba-2.
+    pub mamba: bool,
     /// `moe_preprocess`: and what the dispatcher does before rows are exchanged.
     pub preprocess: bool,
 }

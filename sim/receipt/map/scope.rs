@@ -40,11 +40,11 @@ pub(super) fn beyond(row: &Row, value: &Value, runtime: &str) -> Result<(), Reas
     if !(megatron || fsdp2) && row.model.n_experts.is_some_and(|experts| experts > 1) {
         return Err(uncovered(format!("a mixture of experts{whose}")));
     }
-    if row.model.mamba_state_dim.is_some()
+    let hybrid = row.model.mamba_state_dim.is_some()
         || row.model.hybrid_pattern.is_some()
-        || row.model.arch.as_deref() == Some("hybrid")
-    {
-        return Err(Reason::Outside("a state-space or hybrid model: decoders of attention are simulated".to_owned()));
+        || row.model.arch.as_deref().is_some_and(|arch| arch.starts_with("hybrid"));
+    if hybrid && !(megatron || fsdp2) {
+        return Err(uncovered(format!("a hybrid stack{whose}")));
     }
     if row.model.arch.as_deref() == Some("encoder-decoder") {
         return Err(Reason::Outside("an encoder and a decoder: decoders alone are simulated".to_owned()));

@@ -17,50 +17,54 @@ const PART: u64 = 32;
 /// Numbers of state that one program of the kernel over chunks' states passes on.
 const STATE_PART: u64 = 64;
 
-const CONV: &str = "causal_conv1d_fwd_kernel";
-const CONV_BACKWARD: &str = "causal_conv1d_bwd_kernel";
+pub(super) const CONV: &str = "causal_conv1d_fwd_kernel";
+pub(super) const CONV_BACKWARD: &str = "causal_conv1d_bwd_kernel";
 const CUMSUM: &str = "_chunk_cumsum_fwd_kernel";
 const STATE: &str = "_chunk_state_fwd_kernel";
 const PASS: &str = "_state_passing_fwd_kernel";
 const PRODUCTS: &str = "_bmm_chunk_fwd_kernel";
-const SCAN: &str = "_chunk_scan_fwd_kernel";
-const NORM: &str = "_layer_norm_fwd_1pass_kernel";
-const NORM_BACKWARD: &str = "_layer_norm_bwd_kernel";
+pub(super) const SCAN: &str = "_chunk_scan_fwd_kernel";
+pub(super) const NORM: &str = "_layer_norm_fwd_1pass_kernel";
+pub(super) const NORM_BACKWARD: &str = "_layer_norm_bwd_kernel";
 
 /// Sizes of the scan's tensors \[B\].
 #[derive(Clone, Copy)]
-struct Sizes {
+pub(super) struct Sizes {
     /// Tokens.
-    tokens: u64,
+    pub(super) tokens: u64,
     /// Element type of what comes in.
-    dtype: DType,
+    pub(super) dtype: DType,
     /// What the first projection made.
-    projected: u64,
+    pub(super) projected: u64,
     /// x, or what the scan makes of it.
-    inner: u64,
+    pub(super) inner: u64,
     /// x, B and C.
-    channels: u64,
+    pub(super) channels: u64,
     /// B, or C.
-    group: u64,
+    pub(super) group: u64,
     /// dt, as the projection made it.
-    dt: u64,
+    pub(super) dt: u64,
     /// One fp32 number for each head and token, in whole chunks.
-    head_tokens: u64,
+    pub(super) head_tokens: u64,
     /// States of all chunks in fp32.
-    states: u64,
+    pub(super) states: u64,
     /// States at the end in fp32.
-    last: u64,
+    pub(super) last: u64,
     /// Products of B and C within chunks, in fp32.
-    products: u64,
+    pub(super) products: u64,
     /// Chunks of all sequences.
-    chunks: u64,
+    pub(super) chunks: u64,
 }
 
 impl Sizes {
     fn new(graph: &Graph, op: &Op, m: Mamba2) -> Sizes {
-        let (d, dtype) = (graph.dims, graph.values[op.inputs[0]].dtype);
-        let (tokens, element) = (d.tokens(), dtype.bytes());
-        let chunks = d.b * d.s.div_ceil(m.chunk);
+        Sizes::of([graph.dims.b, graph.dims.s], graph.values[op.inputs[0]].dtype, m)
+    }
+
+    /// Of so many sequences of so many tokens.
+    pub(super) fn of([sequences, length]: [u64; 2], dtype: DType, m: Mamba2) -> Sizes {
+        let (tokens, element) = (sequences * length, dtype.bytes());
+        let chunks = sequences * length.div_ceil(m.chunk);
         let state = m.inner() * m.state;
         Sizes {
             tokens,
@@ -72,7 +76,7 @@ impl Sizes {
             dt: tokens * m.heads * element,
             head_tokens: 4 * chunks * m.heads * m.chunk,
             states: 4 * chunks * state,
-            last: 4 * d.b * state,
+            last: 4 * sequences * state,
             products: 4 * chunks * m.groups * m.chunk * m.chunk,
             chunks,
         }
@@ -80,11 +84,11 @@ impl Sizes {
 }
 
 /// What the scan's first kernels make, which backward makes again.
-struct Start {
-    steps: [Storage; 2],
-    states: Storage,
-    last: Storage,
-    products: Storage,
+pub(super) struct Start {
+    pub(super) steps: [Storage; 2],
+    pub(super) states: Storage,
+    pub(super) last: Storage,
+    pub(super) products: Storage,
 }
 
 impl Eager {
@@ -127,7 +131,12 @@ impl Eager {
     }
 
     /// Steps, states of chunks, states passed on, products within chunks. Forward passes states on in the inputs' type, backward in fp32.
-    fn scan_states(&mut self, size: Sizes, forward: bool, take: fn(&mut Self, u64, &'static str) -> Storage) -> Start {
+    pub(super) fn scan_states(
+        &mut self,
+        size: Sizes,
+        forward: bool,
+        take: fn(&mut Self, u64, &'static str) -> Storage,
+    ) -> Start {
         let steps = [take(self, size.head_tokens, CUMSUM), take(self, size.head_tokens, CUMSUM)];
         self.scan_kernel(CUMSUM, (size.dt, 2 * size.head_tokens), forward);
         let products = |this: &mut Self| {
@@ -148,7 +157,7 @@ impl Eager {
         Start { steps, states, last, products }
     }
 
-    fn scan_kernel(&mut self, name: &'static str, (read, written): (u64, u64), forward: bool) {
+    pub(super) fn scan_kernel(&mut self, name: &'static str, (read, written): (u64, u64), forward: bool) {
         let dispatch = if forward { self.settings.forward } else { self.settings.backward };
         self.pointwise(name, MemoryKind::Norm, read, written, dispatch);
     }
@@ -170,7 +179,7 @@ impl Eager {
         let of_norm = self.temporary(m.inner() * element, NORM_BACKWARD);
         self.scan_kernel(NORM_BACKWARD, (3 * size.inner, 3 * size.inner), false);
 
-        let of_decays = self.scan_backward(size, m);
+        let of_decays = self.scan_backward(size, m, false);
 
         let of_output = self.temporary(d * m.inner() * element, "aten.mm");
         let shape = MatmulShape { m: d, n: m.inner(), k: size.tokens };
@@ -192,12 +201,14 @@ impl Eager {
         }
     }
 
-    /// The scan's own backward: gradients of dt's bias, A and D are left, the others are written in place.
-    fn scan_backward(&mut self, size: Sizes, m: Mamba2) -> [Storage; 3] {
+    /// The scan's own backward: gradients of dt's bias, A and D are left, the others are written in place. One whose result is `gated` makes
+    /// the gradient before the gate first, and D's from that.
+    pub(super) fn scan_backward(&mut self, size: Sizes, m: Mamba2, gated: bool) -> [Storage; 3] {
         let narrow = size.states / 4 * size.dtype.bytes();
         let dt = self.temporary(size.dt, "aten.clone");
         self.scan_kernel("aten.clone", (size.dt, size.dt), false);
         let start = self.scan_states(size, false, Self::temporary);
+        let before_gate = gated.then(|| self.scan_gate_backward(size, m));
         let of_states = self.temporary(size.states, "_chunk_scan_bwd_dstates_kernel");
         self.scan_kernel("_chunk_scan_bwd_dstates_kernel", (size.inner + size.group, size.states), false);
         let pass = "_state_passing_bwd_kernel";
@@ -263,6 +274,22 @@ impl Eager {
         let gone = [of_sums, flipped[2], of_products, before, of_c, next, of_b, of_steps, of_rates, passed, of_passed];
         let rest = [start.last, start.products, start.steps[1], start.steps[0], dt];
         gone.into_iter().chain(rest).for_each(|storage| self.release(storage));
-        [of_bias, of_decay, of_skip]
+        let Some([of_scanned, of_skip_before]) = before_gate else { return [of_bias, of_decay, of_skip] };
+        self.release(of_scanned);
+        self.release(of_skip);
+        [of_bias, of_decay, of_skip_before]
+    }
+
+    /// The gradients of what the scan made before its gate, and of D; the gate's own is written in place.
+    fn scan_gate_backward(&mut self, size: Sizes, m: Mamba2) -> [Storage; 2] {
+        const NAME: &str = "_chunk_scan_bwd_dz_kernel";
+        let parts = 4 * size.chunks * m.heads * m.chunk.div_ceil(PART);
+        let of_skip_parts = self.temporary(parts, NAME);
+        let of_scanned = self.temporary(size.inner, NAME);
+        self.scan_kernel(NAME, (4 * size.inner, 2 * size.inner + parts), false);
+        let of_skip = self.temporary(m.heads * size.dtype.bytes(), "aten.sum");
+        self.scan_kernel("aten.sum", (parts, 4 * m.heads), false);
+        self.release(of_skip_parts);
+        [of_scanned, of_skip]
     }
 }

@@ -22,6 +22,7 @@ mod later;
 mod left;
 mod linear;
 mod loss;
+mod mamba;
 mod mtp;
 mod overlap;
 mod products;
@@ -73,6 +74,7 @@ impl Eager {
             }
             MegatronOp::VocabularyLoss { .. } => self.vocabulary_loss(graph, op, frame, results),
             MegatronOp::MaskedMean => self.masked_mean(graph, op, frame, results),
+            MegatronOp::Mamba(kind) => self.megatron_mamba(graph, op, kind, frame, results),
             MegatronOp::Latent(kind) => self.latent(graph, op, kind, frame, results),
             MegatronOp::Mtp(kind) => self.mtp(graph, op, kind, frame, results),
             MegatronOp::Routed(kind) => self.routed(graph, op, kind, frame, results),
@@ -115,6 +117,7 @@ impl Eager {
             MegatronOp::VocabularyLoss { .. } => self.vocabulary_loss_backward(node, frame, gradient),
             MegatronOp::MaskedMean => self.masked_mean_backward(node, frame, gradient),
             MegatronOp::Mtp(kind) => self.mtp_backward(node, kind, frame, gradient),
+            MegatronOp::Mamba(kind) => self.megatron_mamba_backward(node, kind, frame, gradient),
             MegatronOp::Latent(kind) => self.latent_backward(node, kind, frame, gradient),
             MegatronOp::Routed(kind) => self.routed_backward(node, kind, frame, gradient),
             MegatronOp::SplitQkv => self.split_qkv_backward(graph, op, frame, gradient),

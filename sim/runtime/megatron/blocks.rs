@@ -6,9 +6,10 @@
 use super::builder::{BLD, Modules, NormAndLinear, PROJ, RowLinear, SS, modules};
 use super::experts;
 use super::latent;
+use super::mamba;
 use crate::model::graph::{Axis, Dims, Graph, OpKind, ValueId};
 use crate::model::latent::LatentAttention;
-use crate::model::layer;
+use crate::model::layer::{self, Mamba2};
 use crate::model::megatron::{Bias, MegatronOp};
 use crate::model::{Activation, FeedForward, Gating, Layer, Mixer, Position};
 use crate::plan::megatron::{Core, Recompute, Split};
@@ -29,7 +30,7 @@ pub(super) fn block(job: &Split, layer: &Layer) -> Graph {
 
 /// Parameters of a block.
 pub(super) struct BlockParams {
-    attend: Attend,
+    mixes: Mixes,
     mixture: Option<experts::Params>,
     norm: Vec<usize>,
     dense: Option<[Vec<usize>; 2]>,
@@ -45,15 +46,15 @@ fn feed_forward(m: &Modules, gating: Gating) -> (bool, Activation, u64) {
 pub(super) fn block_params(m: &mut Modules, layer: &Layer) -> BlockParams {
     let Dims { d, f, .. } = m.dims;
     let (engine, bias) = (m.engine(), |on: bool, name| on.then_some(name));
-    let attend = match &layer.mixer {
-        Mixer::Attention(attention) => Attend::Plain(*attention, plain_params(m, attention)),
-        Mixer::Latent(latent) => Attend::Latent(*latent, latent::params(m, *latent)),
-        Mixer::Mamba2(_) | Mixer::GatedDelta(_) | Mixer::None => {
-            unreachable!("other mixers are refused under Megatron")
-        }
+    let mixes = match &layer.mixer {
+        Mixer::Attention(attention) => Mixes::Plain(*attention, plain_params(m, attention)),
+        Mixer::Latent(latent) => Mixes::Latent(*latent, latent::params(m, *latent)),
+        Mixer::Mamba2(mamba) => Mixes::Mamba2(*mamba, mamba::params(m, *mamba)),
+        Mixer::None => Mixes::Nothing,
+        Mixer::GatedDelta(_) => unreachable!("gated DeltaNet is refused under Megatron"),
     };
     let mixture = layer.experts().map(|experts| experts::params(m, experts));
-    let norm = if mixture.is_some() {
+    let norm = if layer.dense().is_none() {
         vec![]
     } else if engine {
         m.norm_params("mlp.linear_fc1.layer_norm_weight", "mlp.linear_fc1.layer_norm_bias")
@@ -65,35 +66,44 @@ pub(super) fn block_params(m: &mut Modules, layer: &Layer) -> BlockParams {
         let fc1 = m.linear_params("mlp.linear_fc1.weight", bias(dense.bias, "mlp.linear_fc1.bias"), wide, d);
         [fc1, m.linear_params("mlp.linear_fc2.weight", bias(dense.bias, "mlp.linear_fc2.bias"), d, f)]
     });
-    BlockParams { attend, mixture, norm, dense }
+    BlockParams { mixes, mixture, norm, dense }
 }
 
 /// A block's operators on the hidden state, under a mask.
 pub(super) fn block_of(m: &mut Modules, [x, mask]: [ValueId; 2], (layer, params): (&Layer, &BlockParams)) -> ValueId {
     let (again, first) = (m.job.block.recompute_modules, m.g.ops());
-    let (attended, held, bias) = match &params.attend {
-        Attend::Latent(latent, params) => {
+    let mixed = match &params.mixes {
+        Mixes::Latent(latent, params) => {
             let (out, xn) = latent::attention(m, *latent, [x, mask], params);
-            (out, vec![xn], None)
+            Some((out, vec![xn], None, "self_attn_bda"))
         }
-        Attend::Plain(sizes, params) => plain_attention(m, [x, mask], params, sizes),
+        Mixes::Plain(sizes, params) => {
+            let (out, held, bias) = plain_attention(m, [x, mask], params, sizes);
+            Some((out, held, bias, "self_attn_bda"))
+        }
+        Mixes::Mamba2(sizes, params) => Some((mamba::mixer(m, *sizes, x, params), vec![], None, "mamba_bda")),
+        Mixes::Nothing => None,
     };
     // Transformer Engine's norms are parts of its linears, but before latent attention.
-    let alone = !m.engine() || matches!(params.attend, Attend::Latent(..));
+    let alone = !m.engine() || matches!(params.mixes, Mixes::Latent(..));
     if again.norms && alone {
         m.g.let_go_of(first..first + 1);
     }
-    let h1 = m.residual("self_attn_bda", attended, x, bias);
-    m.g.drop_values(&[attended]);
-    m.g.drop_values(&held);
-
+    let mut h1 = x;
+    if let Some((mixed, held, bias, module)) = mixed {
+        h1 = m.residual(module, mixed, x, bias);
+        m.g.drop_values(&[mixed]);
+        m.g.drop_values(&held);
+    }
+    // A block's input is its caller's.
+    let own: &[ValueId] = if h1 == x { &[] } else { &[h1] };
     if let (FeedForward::Experts(experts), Some(mixture)) = (&layer.feed_forward, &params.mixture) {
         let mixed = experts::mixture(m, h1, (experts, mixture));
         let out = m.residual("mlp_bda", mixed, h1, None);
-        m.g.drop_values(&[mixed, h1]);
+        m.g.drop_values(&[&[mixed], own].concat());
         return out;
     }
-    let [fc1, fc2] = params.dense.as_ref().expect("a block is dense or has experts");
+    let Some([fc1, fc2]) = params.dense.as_ref() else { return h1 };
     let (gated, activation, wide) = feed_forward(m, m.job.model.gating());
     let (norm, f) = (m.g.ops(), m.dims.f);
     let (up, hn) = m.up(
@@ -124,14 +134,16 @@ pub(super) fn block_of(m: &mut Modules, [x, mask]: [ValueId; 2], (layer, params)
     }
     let out = m.residual("mlp_bda", down, h1, fc2.get(1).copied());
     m.g.drop_values(&hn);
-    m.g.drop_values(&[down, h1]);
+    m.g.drop_values(&[&[down], own].concat());
     out
 }
 
-/// Attention of a block and its parameters.
-enum Attend {
+/// What mixes tokens in a block, and its parameters.
+enum Mixes {
     Plain(layer::Attention, PlainParams),
     Latent(LatentAttention, latent::Params),
+    Mamba2(Mamba2, mamba::Params),
+    Nothing,
 }
 
 /// Parameters of attention of one product, its norm's among them.

@@ -173,9 +173,9 @@ impl Chunk {
         let engine = block.implementation == Implementation::TransformerEngine;
         let gathers = d.tensor.sequence && (!engine || self.last);
         let gathered = if gathers { d.tokens() * d.d * dtype } else { 0 };
-        let has_blocks = self.attentions() > 0;
+        let has_blocks = !self.blocks.is_empty() || self.ahead() > 0;
         let scores = match block.core {
-            Core::Unfused { .. } if has_blocks => d.b * d.n * d.s * d.s * dtype,
+            Core::Unfused { .. } if self.attentions() > 0 => d.b * d.n * d.s * d.s * dtype,
             _ => 0,
         };
         let dispatched = if has_blocks { experts::shared_buffer(&self.job, d) } else { 0 };
@@ -242,9 +242,14 @@ impl Chunk {
         self.blocks.params().map(|(_, param)| param).chain(ahead).filter(|param| multiplies(param))
     }
 
-    /// Blocks, those of modules ahead included.
+    /// Blocks of modules that predict further ahead.
+    fn ahead(&self) -> u64 {
+        if self.last { self.job.model.mtp_layers } else { 0 }
+    }
+
+    /// Blocks with attention, those of modules ahead included.
     fn attentions(&self) -> u64 {
-        self.blocks.len() + if self.last { self.job.model.mtp_layers } else { 0 }
+        self.blocks.attending() + self.ahead()
     }
 
     /// Products that have fp8 scales.

@@ -13,13 +13,17 @@ pub(super) struct Layers {
     graphs: Vec<Graph>,
     /// By block: its graph, and the number of its first parameter.
     blocks: Vec<(usize, usize)>,
+    /// How many of them attend.
+    attending: u64,
 }
 
 impl Layers {
     /// The model's blocks `layers`, whose parameters are numbered from `first`.
     pub(super) fn new(modules: &Modules, job: &Split, layers: Range<u64>, mut first: usize) -> Layers {
         let (mut kinds, mut graphs, mut blocks): (Vec<KindId>, Vec<Graph>, Vec<_>) = (vec![], vec![], vec![]);
+        let mut attending = 0;
         for layer in layers {
+            attending += u64::from(job.model.layers.at(layer).mixer.attends());
             let kind = job.model.layers.id(layer);
             let at = kinds.iter().position(|known| *known == kind).unwrap_or_else(|| {
                 kinds.push(kind);
@@ -29,12 +33,17 @@ impl Layers {
             blocks.push((at, first));
             first += graphs[at].params.len();
         }
-        Layers { graphs, blocks }
+        Layers { graphs, blocks, attending }
     }
 
     /// How many there are.
     pub(super) fn len(&self) -> u64 {
         self.blocks.len() as u64
+    }
+
+    /// How many of them have attention.
+    pub(super) fn attending(&self) -> u64 {
+        self.attending
     }
 
     /// Whether there are none.

@@ -68,8 +68,8 @@ pub(super) fn asked(
     let always: [Case<'_>; 7] = [
         (job.engine == Engine::DeepSpeed, "Megatron-DeepSpeed captures no CUDA graphs", "remove the key"),
         (
-            has(written::Scope::Mamba),
-            "cuda_graph_scope names mamba, and no block is one",
+            has(written::Scope::Mamba) && job.model.layers.kinds().iter().all(|kind| kind.mixer.mamba().is_none()),
+            "cuda_graph_scope names mamba, and no layer is one",
             "remove \"mamba\" from the list",
         ),
         (job.model.mtp_layers > 0, "CUDA graphs with multi-token prediction are not simulated", NONE),
@@ -109,6 +109,7 @@ pub(super) fn asked(
         feed_forward: has(written::Scope::Mlp),
         mixture: has(written::Scope::Moe),
         router: has(written::Scope::MoeRouter),
+        mamba: has(written::Scope::Mamba),
         preprocess: has(written::Scope::MoePreprocess),
     };
     layers(reader, by, (scope, whole), job)?;

@@ -32,7 +32,10 @@ fn stretch(graphs: CudaGraphs, graph: &Graph) -> Option<Range<usize>> {
     let at = |wanted: &dyn Fn(MegatronOp) -> bool| {
         graph.ops.iter().position(|op| matches!(op.kind, OpKind::Megatron(kind) if wanted(kind)))
     };
-    let attended = at(&|kind| matches!(kind, MegatronOp::BiasDropoutAdd { .. }))? + 1;
+    if at(&|kind| matches!(kind, MegatronOp::Mamba(_))).is_some() {
+        return (whole || scope.mamba).then_some(0..end);
+    }
+    let attended = if attends(graph) { at(&|kind| matches!(kind, MegatronOp::BiasDropoutAdd { .. }))? + 1 } else { 0 };
     let router = at(&|kind| matches!(kind, MegatronOp::Routed(RoutedOp::Route { .. }))).map(|at| at + 1);
     let start = if whole || scope.attention { 0 } else { attended };
     let end = match router {
@@ -44,6 +47,12 @@ fn stretch(graphs: CudaGraphs, graph: &Graph) -> Option<Range<usize>> {
         _ => attended,
     };
     (start < end).then_some(start..end)
+}
+
+/// Whether a block has attention.
+fn attends(graph: &Graph) -> bool {
+    let core = |kind| matches!(kind, OpKind::Megatron(MegatronOp::FlashCore { .. } | MegatronOp::Core { .. }));
+    graph.ops.iter().any(|op| core(op.kind))
 }
 
 /// Whether the host waits for counts of rows that a stretch has made, behind it.
@@ -90,6 +99,7 @@ impl Chunk {
     pub(in crate::runtime::megatron) fn static_inputs(&self, layer: u64) -> Vec<(ValueId, u64)> {
         let Some((graph, range)) = self.captured(layer) else { return vec![] };
         match range.start {
+            0 if !attends(graph) => vec![(0, graph.values[0].bytes())],
             0 => vec![(0, graph.values[0].bytes()), (MASK, mask_bytes(&self.job))],
             at => graph.ops[at - 1].outputs[..1].iter().map(|&value| (value, graph.values[value].bytes())).collect(),
         }
@@ -107,11 +117,11 @@ impl Chunk {
         let Some((_, range)) = self.captured(layer) else {
             return eager.forward_ops(graph, frame, 0..graph.ops.len());
         };
-        let angles: Vec<u64> = if range.start == 0 { vec![self.static_angles()] } else { vec![] };
+        let angles: Vec<u64> = if range.start == 0 && attends(graph) { vec![self.static_angles()] } else { vec![] };
         let mut besides: Vec<u64> = angles.into_iter().filter(|&bytes| bytes > 0).collect();
         eager.forward_ops(graph, frame, 0..range.start);
         // A graph that reads a mask is given one of zeros where there is none (`_te_cuda_graph_replay`).
-        let zeros = (range.start == 0 && !self.reading().has_mask()).then(|| {
+        let zeros = (range.start == 0 && attends(graph) && !self.reading().has_mask()).then(|| {
             let bytes = mask_bytes(&self.job);
             let zeros = eager.storage(bytes, "aten.zeros");
             eager.pointwise("aten.zeros", MemoryKind::Elementwise, 0, bytes, Dispatch::EagerForward);

@@ -1,0 +1,137 @@
+//! Stacks of Mamba-2, attention, feed-forward and expert layers under Megatron-Core against Megatron-Core itself: collectives in host order,
+//! and memory phase by phase (`tests/oracles/megatron-hybrid.json`).
+
+use super::cases;
+use super::megatron_case;
+use super::megatron_experts;
+use super::megatron_step::{self, issued};
+use serde_json::Value;
+use windtunnel::memory::{Settings, replay};
+use windtunnel::model::experts::Experts;
+use windtunnel::model::{Activation, Dense, FeedForward, Gating, Layer, Layers, Mamba2, Mixer, Position};
+use windtunnel::program::Program;
+use windtunnel::runtime::megatron::{Core, MegatronPlan, compile};
+use windtunnel::units::Bytes;
+
+fn job(c: &Value) -> MegatronPlan {
+    let number = |key: &str| c[key].as_u64().unwrap();
+    let mut job = megatron_experts::job(c);
+    let plain = job.split.model.layers.at(0).clone();
+    let Mixer::Attention(mut attention) = plain.mixer else { unreachable!("the cases' attention is that of heads") };
+    attention.head_dim = number("head_dim");
+    let gating = Gating::Plain(Activation::ReluSquared);
+    let experts = plain.experts().map(|experts| Experts { gating, ..experts.clone() });
+    let head_dim = number("mamba_head");
+    let mamba = Mamba2 {
+        heads: c["mamba_heads"].as_u64().unwrap_or(2 * number("hidden") / head_dim),
+        head_dim,
+        groups: number("mamba_groups"),
+        state: number("mamba_state"),
+        conv: 4,
+        chunk: 128,
+        conv_bias: true,
+        bias: false,
+    };
+    let dense = FeedForward::Dense(Dense { width: number("ffn"), gating, bias: false });
+    let pattern: Vec<char> = c["pattern"].as_str().unwrap().chars().collect();
+    let count = pattern.len() as u64;
+    job.split.model.layers = Layers::new(count, 0, count, |place| {
+        let (mixer, feed_forward) = match pattern[place as usize] {
+            'M' => (Mixer::Mamba2(mamba), FeedForward::None),
+            '*' => (Mixer::Attention(attention), FeedForward::None),
+            '-' => (Mixer::None, dense.clone()),
+            'E' => (Mixer::None, FeedForward::Experts(experts.clone().unwrap())),
+            other => panic!("no layer is {other}"),
+        };
+        Layer { mixer, feed_forward, norms: plain.norms }
+    });
+    job.split.model.position = Position::None;
+    let stages = u64::from(job.split.mesh.pp);
+    job.split.pipeline.layers = match c["first_stage"].as_u64() {
+        Some(first) => vec![first, count - first],
+        None => vec![count / stages; stages as usize],
+    };
+    job.split.sequence_parallel = c["sp"] == true && job.split.mesh.tp > 1;
+    job.split.block.fused_activation = false;
+    job.split.block.core = Core::Flash;
+    job
+}
+
+/// What Megatron-Core 0.16 runs without recomputing what it is told to, and is refused here.
+const REFUSED: [&str; 1] = ["hybrid-uniform"];
+
+/// Whether a case has something that is not read here: experts of a shorter vector, layers that are left in bf16.
+fn is_other(config: &Value) -> bool {
+    config["moe_latent"].is_number() || config["first_last_bf16"].is_number()
+}
+
+fn each(mut look: impl FnMut(&str, &Value, &Value, &Program)) {
+    let Some(file) = cases::read("megatron-hybrid.json") else { return };
+    let mut refused = vec![];
+    for case in file["cases"].as_array().unwrap() {
+        let (id, config) = (case["id"].as_str().unwrap(), &case["config"]);
+        if is_other(config) {
+            continue;
+        }
+        let job = job(config);
+        if let Some(refusal) = windtunnel::runtime::megatron::refuses(&job) {
+            println!("{id}: {refusal:?}");
+            refused.push(id);
+            continue;
+        }
+        let flight = compile(&job);
+        look(id, config, &case["outputs"], &flight.classes[megatron_case::stage(config)]);
+    }
+    assert_eq!(refused, REFUSED);
+}
+
+#[test]
+fn oracle_hybrids_collectives_are_issued_in_megatrons_order() {
+    let (mut wrong, mut count) = (String::new(), 0);
+    each(|id, config, theirs, program| {
+        count += 1;
+        let alone = config["world"] == 1;
+        let of_words = config["tp"] == 1 && config["cp"] == 1;
+        let of_tokens = format!("allreduce:{}", 4 * config["seq"].as_u64().unwrap());
+        let nobody = |one: &str| alone || of_words && (one == of_tokens || one == "allreduce:64");
+        let between = |one: &String| one.starts_with("end") || !nobody(one);
+        let mut theirs = megatron_step::theirs(theirs);
+        theirs.retain(between);
+        let ours: Vec<String> = issued(program).into_iter().filter(between).collect();
+        let same = |(ours, theirs): (&String, &String)| {
+            let at_once = || theirs.replace("allgather_into_tensor_coalesced", "allgather_base");
+            ours == theirs || config["fp8"] == "blockwise" && *ours == at_once()
+        };
+        let at = ours.iter().zip(&theirs).take_while(|&pair| same(pair)).count();
+        if at < ours.len().max(theirs.len()) {
+            let show =
+                |list: &[String]| list.iter().skip(at.saturating_sub(2)).take(6).cloned().collect::<Vec<_>>().join(" ");
+            wrong +=
+                &format!("{id}: {} and {}, from {at}: {} | {}\n", ours.len(), theirs.len(), show(&ours), show(&theirs));
+        }
+    });
+    assert!(wrong.is_empty(), "of {count}:\n{wrong}");
+}
+
+#[test]
+fn oracle_hybrids_memory_of_a_step_agrees_with_megatrons_phase_by_phase() {
+    let (mut table, mut far) = (String::new(), vec![]);
+    each(|id, _, theirs, program| {
+        let report = replay(program, Settings { expandable_segments: false, capacity: Bytes(1 << 43) });
+        let theirs_of = |phase: &str, key: &str| theirs["phases"][phase][key].as_u64().unwrap();
+        let mut line = format!("{id:30}");
+        for phase in &report.phases {
+            let peak = theirs_of(&phase.name, "peak");
+            let off = phase.peak_allocated.0 as f64 - peak as f64;
+            let end = phase.end_allocated.0 as f64 - theirs_of(&phase.name, "end") as f64;
+            if (off / peak as f64).abs() >= 0.01 {
+                far.push(format!("{id}: {} {:+.2} %", phase.name, 100.0 * off / peak as f64));
+            }
+            line += &format!(" {} {:+.3} {:+.3} MiB", phase.name, off / 1048576.0, end / 1048576.0);
+        }
+        let reserved = report.peak_reserved.0 as f64 / theirs["peak_reserved"].as_f64().unwrap() - 1.0;
+        table += &format!("{line} reserved {:+.2} %\n", 100.0 * reserved);
+    });
+    println!("{table}");
+    assert!(far.is_empty(), "{far:?}\n{table}");
+}
