@@ -17,7 +17,7 @@ use crate::keys::rows;
 use crate::pages::fresh;
 
 /// What a source file's refusals are of: the frameworks whose jobs it is asked about.
-const FRAMEWORKS: [(&str, &[&str]); 14] = [
+const FRAMEWORKS: [(&str, &[&str]); 15] = [
     (
         "framework.rs",
         &["deepspeed", "deepspeed-zero", "fsdp1", "fsdp2", "internevo", "megatron", "nanotron", "single_device", "xla"],
@@ -29,6 +29,7 @@ const FRAMEWORKS: [(&str, &[&str]); 14] = [
     ("megatron/experts.rs", SPLIT),
     ("megatron/fsdp/", MEGATRON),
     ("megatron/latent.rs", SPLIT),
+    ("megatron/mamba.rs", MEGATRON),
     ("megatron/mtp.rs", MEGATRON),
     ("megatron/vocabulary.rs", MEGATRON),
     ("nanotron.rs", &["nanotron"]),

@@ -46,6 +46,7 @@ mod help;
 mod honest;
 mod host_memory;
 mod hostile;
+mod hybrid_page;
 mod hybrid_steps;
 mod import;
 mod issued;

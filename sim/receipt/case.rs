@@ -20,6 +20,8 @@ pub struct Case {
     pub assumptions: Vec<Assumption>,
     /// What a row states of publisher, software, machine and types; empty for a user's own.
     pub stated: String,
+    /// Whether its memory is that of the last rank, whatever others have.
+    pub of_last_rank: bool,
 }
 
 /// Predicted and measured, of one kind.
@@ -99,7 +101,14 @@ const PARTS: usize = 4;
 impl Case {
     /// A user's own scenario with `[measured]`, or a mapped row.
     pub fn new(id: &str, text: &str, scenario: Scenario, assumptions: Vec<Assumption>) -> Case {
-        Case { id: id.to_owned(), text: text.to_owned(), scenario, assumptions, stated: String::new() }
+        Case {
+            id: id.to_owned(),
+            text: text.to_owned(),
+            scenario,
+            assumptions,
+            stated: String::new(),
+            of_last_rank: false,
+        }
     }
 
     /// What was measured.
@@ -134,7 +143,11 @@ impl Case {
             let measured = measured.filter(|measured| measured.0 > 0);
             measured.map(|measured| Pair { predicted: predicted.0 as f64, measured: measured.0 as f64 })
         };
-        let report = &answer.memory.report;
+        let last = answer.class_of.last().and_then(|&class| answer.classes.get(class as usize));
+        let report = match last.filter(|_| self.of_last_rank) {
+            Some(class) => &class.memory.report,
+            None => &answer.memory.report,
+        };
         let mfu = m.mfu.and_then(|(measured, name)| {
             let predicted = answer.mfu.iter().find(|mfu| mfu.name == name)?.utilisation;
             Some(Pair { predicted, measured })

@@ -133,7 +133,10 @@ pub fn case(entry: &Entry, tables: &Tables) -> Result<Case, Reason> {
         return Err(Reason::Contradiction(what));
     }
     let stated = question::stated(&entry.value);
-    Ok(Case { stated, ..Case::new(&entry.row.id, &text, scenario, assumptions) })
+    // Megatron-LM's writer of logs is the last rank (`megatron/training/global_vars.py`, `_set_tensorboard_writer`).
+    let logs = |kind: &String| kind.contains("rank that logs");
+    let of_last_rank = entry.row.measured.peak_mem_kind.as_ref().is_some_and(logs);
+    Ok(Case { stated, of_last_rank, ..Case::new(&entry.row.id, &text, scenario, assumptions) })
 }
 
 /// A case held against its prediction.

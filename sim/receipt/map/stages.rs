@@ -3,6 +3,7 @@
 //! ```text
 //! Et*4|(t*4|)*14tmL     a layout of Megatron-Core: E embedding, t layer, m module for a second token, L loss, | between stages
 //! 126 layers, 64 stages embedding and loss count as a layer each: 1, 2, 2, …, 2, 1
+//! M-M-|M*-M            a pattern of a hybrid stack: a letter a layer, | between stages
 //! 61 layers, 16 stages  neither divides: stages of 4, and what is left in the last
 //! ```
 
@@ -28,6 +29,20 @@ pub(super) fn uneven(row: &Row, value: &serde_json::Value, keys: &mut Gathered) 
     else {
         return Ok(());
     };
+    if let Some(pattern) = keys.get("model.config.hybrid_layer_pattern").and_then(Key::as_str).map(str::to_owned)
+        && pattern.contains('|')
+    {
+        let layers: Vec<u64> = pattern.split('|').map(|stage| stage.chars().count() as u64).collect();
+        let stages = layers.len() as u64;
+        if !stages.is_multiple_of(ranks) {
+            return Err(Reason::Uncovered(format!("a pattern of {stages} stages over {ranks} ranks: {pattern:?}")));
+        }
+        if stages > ranks {
+            keys.stated("pipeline.virtual_stages", Key::Integer((stages / ranks) as i64));
+        }
+        keys.stated("pipeline.layers", list(layers));
+        return Ok(());
+    }
     let each = keys.take(LAYERS_EACH).as_ref().and_then(Key::as_integer).and_then(|each| u64::try_from(each).ok());
     let stated = row.parallel.pp_layout.clone().or_else(|| word(value, "switches.recipe.config.pp_layout"));
     if let Some(text) = stated {

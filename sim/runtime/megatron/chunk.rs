@@ -175,7 +175,8 @@ impl Chunk {
         let gathered = if gathers { d.tokens() * d.d * dtype } else { 0 };
         let has_blocks = !self.blocks.is_empty() || self.ahead() > 0;
         let scores = match block.core {
-            Core::Unfused { .. } if self.attentions() > 0 => d.b * d.n * d.s * d.s * dtype,
+            // Transformer Engine's scores are tensors of their own.
+            Core::Unfused { .. } if !engine && self.attentions() > 0 => d.b * d.n * d.s * d.s * dtype,
             _ => 0,
         };
         let dispatched = if has_blocks { experts::shared_buffer(&self.job, d) } else { 0 };

@@ -270,7 +270,7 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, (experts, params): (&Experts,
     let first = m.g.ops();
     let overlaps = m.job.runs_shared_beside();
     let shared = params.shared.filter(|_| !overlaps).map(|params| shared(m, xn, (params, experts)));
-    if again.shared && shared.is_some() {
+    if again.shared && !again.mixture && shared.is_some() {
         m.g.recompute_from(first);
     }
     let scores = match (experts.router.score, experts.router.normalises) {
@@ -322,7 +322,8 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, (experts, params): (&Experts,
         let active = op(g, weigh, &[up, weights], &[], ("act_CX", CX, width));
         let weigh = g.ops() - 1;
         let mut out = op(g, grouped(width, d, again.activation), &[active], &params.fc2, ("out_CD", CD, d));
-        if again.activation {
+        // What runs again as a whole lets go of its parts by itself.
+        if again.activation && !again.mixture {
             g.let_go_of(weigh..weigh + 1);
         }
         let mut held = vec![up, active];

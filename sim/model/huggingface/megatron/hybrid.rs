@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::NAMES;
 use crate::model::huggingface::ModelError;
-use crate::model::huggingface::decoder::{Decoder, bare, sized as decoder_sized, split_width};
+use crate::model::huggingface::decoder::{Decoder, bare, split_width};
 use crate::model::huggingface::keys::Keys;
 use crate::model::huggingface::limits::{HEAD_DIM, HEADS, LAYERS, VOCAB, WIDTH};
 use crate::model::huggingface::mixers::{mamba, of_letters};
@@ -47,13 +47,9 @@ pub(super) fn sized(
     head_dim: Option<u64>,
 ) -> Result<Decoder, ModelError> {
     let count = letters.pattern.chars().count() as u64;
-    if keys.given("num_layers") {
-        let made = decoder_sized(keys, &NAMES, ffn, head_dim)?;
-        if made.layers != count {
-            let expected = format!("{} letters, one for each layer of \"num_layers\", not {count}", made.layers);
-            return Err(keys.wrong(letters.key, &Value::from(letters.pattern.as_str()), expected));
-        }
-        return Ok(made);
+    if let Some(layers) = keys.size_if(NAMES.layers, LAYERS)?.filter(|layers| *layers != count) {
+        let expected = format!("{layers} letters, one for each layer of \"num_layers\", not {count}");
+        return Err(keys.wrong(letters.key, &Value::from(letters.pattern.as_str()), expected));
     }
     let width = keys.size(NAMES.width, WIDTH)?;
     let heads = keys.size(NAMES.heads, HEADS)?;
