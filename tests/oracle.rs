@@ -23,6 +23,7 @@ mod megatron_graphs;
 mod megatron_shared;
 mod megatron_step;
 mod memory;
+mod mixers;
 mod optimizers;
 mod ring_attention;
 mod schedules;
