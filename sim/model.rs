@@ -17,6 +17,7 @@ mod config;
 pub mod drawn;
 pub mod experts;
 pub mod fuse;
+mod gated_delta;
 pub mod graph;
 pub mod head;
 pub mod huggingface;

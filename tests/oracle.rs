@@ -24,6 +24,7 @@ mod megatron_hybrid;
 mod megatron_shared;
 mod megatron_step;
 mod memory;
+mod mixers;
 mod optimizers;
 mod ring_attention;
 mod schedules;

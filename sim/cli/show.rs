@@ -226,15 +226,7 @@ fn model(scenario: &Scenario) -> String {
         true => [Some(first), sparse].into_iter().flatten().collect(),
         false => model.layers.used().iter().collect(),
     };
-    for (layer, what) in shown.iter().filter_map(|layer| Some((layer, layer.undescribed()?))) {
-        let count = model.layers.iter().filter(|other| other == layer).count();
-        let params = layer.params(model.width).0;
-        let _ = writeln!(
-            out,
-            "layers: {count} with {what}, of {params} parameters each; its operators are not described\n"
-        );
-    }
-    let blocks = shown.into_iter().filter(|layer| layer.undescribed().is_none()).map(|layer| {
+    let blocks = shown.into_iter().map(|layer| {
         let block = block::block(model, dims, compute, layer, job.style);
         if job.unpad { unpad(block) } else { block }
     });

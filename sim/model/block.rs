@@ -11,9 +11,10 @@ pub use embedding::embedding;
 
 use super::experts::forward as mixture;
 use super::experts::{Experts, Implementation, titan};
+use super::gated_delta;
 use super::graph::{Dims, Graph, GraphBuilder, OpKind, ValueId};
 use super::latent;
-use super::layer::{self, Dense, FeedForward, LatentAttention, Layer, Mamba2, Mixer, Norms};
+use super::layer::{self, Dense, FeedForward, GatedDelta, LatentAttention, Layer, Mamba2, Mixer, Norms};
 use super::mamba;
 use super::style::{Linears, Rope, Style};
 use super::tensor::{self, TensorParallel};
@@ -61,6 +62,7 @@ fn attention(
     let (d, q_out, kv_out) = (dims.d, dims.n * dims.h, dims.k * dims.h);
     let linear = |inputs, outputs| style.linears.linear(inputs, outputs);
     let mut held = vec![];
+    let mut gate = None;
     let (mut xq, mut xk, mut xv);
     if attention.fused_qkv || style.fused_qkv {
         let qkv = tensor::column_linear(
@@ -82,7 +84,16 @@ fn attention(
             g.drop_values(&views);
         }
     } else {
-        xq = tensor::column_linear(g, "attention.wq", linear(d, q_out), x, &params.qkv[0], ("xq_BSNH", BSNH));
+        let outputs = if attention.output_gate { 2 * q_out } else { q_out };
+        xq = tensor::column_linear(g, "attention.wq", linear(d, outputs), x, &params.qkv[0], ("xq_BSNH", BSNH));
+        if attention.output_gate {
+            let whole = xq;
+            g.resize(whole, dims.tokens() * outputs);
+            let [query, part] = g.split("attention", whole, [("xq_BSNH", BSNH), ("gate_BSNH", BSNH)]);
+            gate = Some(g.op("attention", OpKind::CONTIGUOUS, &[part], &[], ("gate_BSNH", BSNH)));
+            g.drop_values(&[whole, part]);
+            xq = query;
+        }
         xk = tensor::column_linear(g, "attention.wk", linear(d, kv_out), x, &params.qkv[1], ("xk_BSKH", BSKH));
         xv = tensor::column_linear(g, "attention.wv", linear(d, kv_out), x, &params.qkv[2], ("xv_BSKH", BSKH));
     }
@@ -115,8 +126,16 @@ fn attention(
         g.drop_values(&[single.1]);
     }
     let (window, bias) = (attention.window, position == Position::Alibi);
-    let o = g.op("attention.sdpa", OpKind::Attention { window, bias }, &[xq, xk, xv], &[], ("xo_BSNH", BSNH));
-    held.extend([xq, xk, xv, o]);
+    let mut o = g.op("attention.sdpa", OpKind::Attention { window, bias }, &[xq, xk, xv], &[], ("xo_BSNH", BSNH));
+    held.push(xq);
+    if let Some(gate) = gate {
+        let opens = g.op("attention", OpKind::SIGMOID, &[gate], &[], ("gate_BSNH", BSNH));
+        let gated = g.op("attention", OpKind::MUL, &[o, opens], &[], ("xo_BSNH", BSNH));
+        g.drop_values(&[opens, o]);
+        held.push(gate);
+        o = gated;
+    }
+    held.extend([xk, xv, o]);
     let out = g.op("attention.wo", linear(q_out, d), &[o], &params.output, ("attn_BSD", BSD));
     tensor::leave(g, out, "attention", "attn_BLD", &held)
 }
@@ -185,6 +204,7 @@ enum First<'l> {
     Heads(&'l layer::Attention, AttentionParams),
     Latent(LatentAttention, latent::Params),
     Mamba2(Mamba2, mamba::Params),
+    GatedDelta(GatedDelta, gated_delta::Params),
 }
 
 impl<'l> First<'l> {
@@ -195,8 +215,8 @@ impl<'l> First<'l> {
             }
             Mixer::Latent(latent) => First::Latent(*latent, latent::Params::new(g, *latent)),
             Mixer::Mamba2(mamba) => First::Mamba2(*mamba, mamba::Params::new(g, *mamba)),
-            // Operators of a gated DeltaNet are not described: whoever builds a layer asks first.
-            Mixer::GatedDelta(_) | Mixer::None => return None,
+            Mixer::GatedDelta(delta) => First::GatedDelta(*delta, gated_delta::Params::new(g, *delta)),
+            Mixer::None => return None,
         })
     }
 }
@@ -207,6 +227,7 @@ impl First<'_> {
             First::Heads(sizes, params) => attention(g, (sizes, kind, position), x, params, style),
             First::Latent(sizes, params) => latent::attention(g, *sizes, x, params),
             First::Mamba2(sizes, params) => mamba::mixer(g, *sizes, x, params),
+            First::GatedDelta(sizes, params) => gated_delta::mixer(g, *sizes, x, params),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::experts::Experts;
-use super::layer::{Attention, Dense, FeedForward, LatentAttention, Layer, Layers, Mixer, Norms};
+use super::layer::{Attention, Dense, FeedForward, GatedDelta, LatentAttention, Layer, Layers, Mixer, Norms};
 use super::operators::Activation;
 use super::parts::{Dropout, Gating, Norm, Position, QkNorm};
 
@@ -108,6 +108,19 @@ impl ModelConfig {
     pub fn is_transformer(&self) -> bool {
         let plain = |kind: &Layer| kind.mixer.attends() && kind.feed_forward != FeedForward::None;
         self.layers.kinds().iter().all(plain)
+    }
+
+    /// Whether any layer multiplies what attention or shared experts make by a gate.
+    pub fn has_gates(&self) -> bool {
+        self.layers.kinds().iter().any(Layer::has_gate)
+    }
+
+    /// The gated DeltaNet of its layers, if some have one.
+    pub fn gated_delta(&self) -> Option<&GatedDelta> {
+        self.layers.kinds().iter().find_map(|kind| match &kind.mixer {
+            Mixer::GatedDelta(delta) => Some(delta),
+            _ => None,
+        })
     }
 
     /// Attention of its layers, if it is that of heads: all but the window is that of every layer.

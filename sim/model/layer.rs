@@ -100,16 +100,10 @@ impl Layer {
         self.mixer.window()
     }
 
-    /// What of it no operators are described for, if anything.
-    pub fn undescribed(&self) -> Option<&'static str> {
-        let gated = self.mixer.attention().is_some_and(|attention| attention.output_gate);
-        let weighed = self.experts().is_some_and(|experts| experts.shared_gate);
-        match self.mixer {
-            Mixer::GatedDelta(_) => Some("a gated DeltaNet"),
-            _ if gated => Some("gated attention"),
-            _ if weighed => Some("shared experts with a gate"),
-            _ => None,
-        }
+    /// Whether it multiplies what attention or shared experts make by a gate.
+    pub fn has_gate(&self) -> bool {
+        self.mixer.attention().is_some_and(|attention| attention.output_gate)
+            || self.experts().is_some_and(|experts| experts.shared_gate)
     }
 
     /// Parameters in a model so wide: all, and those that one token meets.

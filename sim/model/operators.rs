@@ -55,6 +55,7 @@ impl Op {
             OpKind::Rotate(_) => attention::ROTATE,
             OpKind::Attention { .. } => attention::ATTENTION,
             OpKind::Mamba2(_) => attention::MAMBA2,
+            OpKind::GatedDelta(_) => attention::GATED_DELTA,
             OpKind::CrossEntropy { .. } => loss::CROSS_ENTROPY,
             OpKind::FlashCrossEntropy => loss::FLASH_CROSS_ENTROPY,
             OpKind::CompiledCrossEntropy { .. } => loss::COMPILED_CROSS_ENTROPY,

@@ -68,9 +68,9 @@ impl Plan {
             let what = "layers that are not attention and then a feed-forward";
             return Some(Refusal::new("mixers", what).on("runtime").instead("write runtime = \"fsdp2\""));
         }
-        if let Some(what) = self.model().layers.kinds().iter().find_map(|kind| kind.undescribed()) {
-            let instead = "take a model without it: `windtunnel show model` describes this one";
-            return Some(Refusal::new("undescribed", what).instead(instead));
+        if self.model().has_gates() && !matches!(self, Plan::Torch(_)) {
+            let what = "gated attention, or shared experts with a gate";
+            return Some(Refusal::new("gates", what).on("runtime").instead("write runtime = \"fsdp2\""));
         }
         self.framework().refuses()
     }

@@ -14,6 +14,7 @@ mod framework;
 mod frozen;
 mod halves;
 mod initial;
+mod mixers;
 mod part;
 mod passes;
 pub mod pipeline;

@@ -160,9 +160,8 @@ fn second_dims(
     let dims = block::dims(model, 1, 1, TensorParallel::NONE);
     // Layers of a transformer without experts have matrices of the same names and sizes.
     let kinds = if model.is_transformer() { &model.layers.used()[..1] } else { model.layers.used() };
-    let described = kinds.iter().filter(|kind| kind.undescribed().is_none());
     let mut graphs = vec![block::embedding(model, dims, DType::Fp32, Style::default())];
-    graphs.extend(described.map(|kind| block::block(model, dims, DType::Fp32, kind, Style::default())));
+    graphs.extend(kinds.iter().map(|kind| block::block(model, dims, DType::Fp32, kind, Style::default())));
     graphs.push(head::head(model, dims, DType::Fp32, (Loss::default(), false), None).graph);
     let params: Vec<&Param> = graphs.iter().flat_map(|graph| &graph.params).filter(|param| param.cols > 1).collect();
     for name in at.get_ref() {

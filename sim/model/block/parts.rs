@@ -89,11 +89,12 @@ pub(in crate::model) fn attention_params(
         }
         params
     };
+    let gated = if attention.output_gate { 2 } else { 1 };
     let qkv = if attention.fused_qkv || style.fused_qkv {
         vec![linear(g, "attention.wqkv.weight", "attention.wqkv.bias", q + 2 * kv, d, attention.qkv_bias)]
     } else {
         vec![
-            linear(g, "attention.wq.weight", "attention.wq.bias", q, d, attention.qkv_bias),
+            linear(g, "attention.wq.weight", "attention.wq.bias", gated * q, d, attention.qkv_bias),
             linear(g, "attention.wk.weight", "attention.wk.bias", kv, d, attention.qkv_bias),
             linear(g, "attention.wv.weight", "attention.wv.bias", kv, d, attention.qkv_bias),
         ]

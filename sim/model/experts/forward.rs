@@ -3,13 +3,14 @@
 //! Written as PyTorch runs the plain form: softmax, `topk`, `argsort`, `index_select`, experts one after the other or in
 //! grouped matmuls, `index_add`. Names stay alive until the function returns, as Python's local variables do.
 
-use super::{ExpertOp, Experts, Implementation, choice};
+use super::{ExpertOp, Experts, Implementation, Score, choice};
 use crate::model::Gating;
 use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ParamId, ValueId};
 use crate::program::DType;
 
 const BSD: &[Axis] = &[Axis::B, Axis::S, Axis::D];
 const BSE: &[Axis] = &[Axis::B, Axis::S, Axis::E];
+const BS: &[Axis] = &[Axis::B, Axis::S];
 const C: &[Axis] = &[Axis::C];
 const CD: &[Axis] = &[Axis::C, Axis::D];
 const CX: &[Axis] = &[Axis::C, Axis::X];
@@ -17,6 +18,7 @@ const E: &[Axis] = &[Axis::E];
 const BSX: &[Axis] = &[Axis::B, Axis::S, Axis::X];
 const MODULE: &str = "feed_forward";
 const SHARED: &str = "feed_forward.shared_experts";
+const SHARED_GATE: &str = "feed_forward.shared_expert_gate";
 const EXPERTS: &str = "feed_forward.experts";
 
 /// Parameters of a mixture, in the order in which FSDP packs them: those of submodules come first.
@@ -24,6 +26,8 @@ pub(in crate::model) struct Params {
     gate: ParamId,
     /// Of the shared experts together: first, last, and third of a gated one.
     shared: Option<(ParamId, ParamId, Option<ParamId>)>,
+    /// What weighs the shared experts' result.
+    shared_gate: Option<ParamId>,
     pub(super) w1: ParamId,
     pub(super) w3: Option<ParamId>,
     pub(super) w2: ParamId,
@@ -40,10 +44,12 @@ impl Params {
             let last = g.param("feed_forward.shared_experts.w2.weight", d, width);
             (first, last, gated.then(|| g.param("feed_forward.shared_experts.w3.weight", width, d)))
         });
+        let weighed = width > 0 && experts.shared_gate;
+        let shared_gate = weighed.then(|| g.param("feed_forward.shared_expert_gate.weight", 1, d));
         let w1 = g.experts("feed_forward.w1", e, (x, d));
         let w3 = gated.then(|| g.experts("feed_forward.w3", e, (x, d)));
         let w2 = g.experts("feed_forward.w2", e, (d, x));
-        Params { gate, shared, w1, w3, w2 }
+        Params { gate, shared, shared_gate, w1, w3, w2 }
     }
 }
 
@@ -57,8 +63,8 @@ pub(super) fn op(
     g.op(MODULE, OpKind::Experts(kind), inputs, &[], (name, shape))
 }
 
-/// Scores of all experts in fp32, by the router's linear and the operator `score`.
-pub(super) fn scores(g: &mut GraphBuilder, x: ValueId, params: &Params, score: ExpertOp) -> ValueId {
+/// Logits of all experts in fp32, by the router's linear.
+fn logits(g: &mut GraphBuilder, x: ValueId, params: &Params) -> ValueId {
     let (dims, compute) = (g.dims(), g.compute());
     let router = OpKind::Linear { inputs: dims.d, outputs: dims.e };
     let mut logits = g.op("feed_forward.gate", router, &[x], &[params.gate], ("logits_BSE", BSE));
@@ -67,6 +73,12 @@ pub(super) fn scores(g: &mut GraphBuilder, x: ValueId, params: &Params, score: E
         g.drop_values(&[logits]);
         logits = wide;
     }
+    logits
+}
+
+/// Scores of all experts in fp32, by the router's logits and the operator `score`.
+pub(super) fn scores(g: &mut GraphBuilder, x: ValueId, params: &Params, score: ExpertOp) -> ValueId {
+    let logits = logits(g, x, params);
     let scores = g.op_in(MODULE, OpKind::Experts(score), &[logits], &[], ("scores_BSE", BSE), DType::Fp32);
     g.drop_values(&[logits]);
     scores
@@ -86,9 +98,12 @@ pub(in crate::model) fn mixture(
     let (dims, compute) = (g.dims(), g.compute());
     let block_input = x;
     let x = g.op(MODULE, OpKind::View, &[block_input], &[], ("x_BSD", BSD));
-    let scores = scores(g, x, params, ExpertOp::Score);
+    let (scores, choose) = match experts.router.score {
+        Score::SoftmaxOfChosen => (logits(g, x, params), ExpertOp::ChooseFirst),
+        _ => (scores(g, x, params, ExpertOp::Score), ExpertOp::Choose),
+    };
     let made = [("weights_C", C, compute), ("choices_C", C, DType::Int64)];
-    let [weights, choices] = g.op_many(MODULE, OpKind::Experts(ExpertOp::Choose), &[scores], made);
+    let [weights, choices] = g.op_many(MODULE, OpKind::Experts(choose), &[scores], made);
     let made = [("order_C", C, DType::Int64), ("rows_C", C, DType::Int64)];
     let [order, rows] = g.op_many(MODULE, OpKind::Experts(ExpertOp::Sort), &[choices], made);
     let xs = op(g, ExpertOp::Dispatch, &[x, rows], "xs_CD", CD);
@@ -108,8 +123,11 @@ pub(in crate::model) fn mixture(
             g.op(SHARED, up, &[input], &[param], (name, BSX))
         });
         let down = OpKind::Linear { inputs: width, outputs: dims.d };
-        let y = g.op(SHARED, down, &[hidden], &[last], ("shared_BSD", BSD));
+        let mut y = g.op(SHARED, down, &[hidden], &[last], ("shared_BSD", BSD));
         g.drop_values(&[hidden]);
+        if let Some(param) = params.shared_gate {
+            y = weigh_shared(g, block_input, y, param);
+        }
         let both = g.op(MODULE, OpKind::ADD, &[out, y], &[], ("ffn_BSD", BSD));
         g.drop_values(&[y, out]);
         out = both;
@@ -119,6 +137,17 @@ pub(in crate::model) fn mixture(
     g.drop_values(&[weighed]);
     g.drop_values(&ran.after);
     out
+}
+
+/// What shared experts made, times a number for each token: the sigmoid of a linear of its own.
+fn weigh_shared(g: &mut GraphBuilder, x: ValueId, y: ValueId, param: ParamId) -> ValueId {
+    let gate = OpKind::Linear { inputs: g.dims().d, outputs: 1 };
+    let logit = g.op(SHARED_GATE, gate, &[x], &[param], ("gate_BS", BS));
+    let weight = g.op(SHARED_GATE, OpKind::SIGMOID, &[logit], &[], ("gate_BS", BS));
+    g.drop_values(&[logit]);
+    let weighed = op(g, ExpertOp::Weigh, &[y, weight], "shared_BSD", BSD);
+    g.drop_values(&[weight, y]);
+    weighed
 }
 
 /// A name and its axes.

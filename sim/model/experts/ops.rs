@@ -7,6 +7,8 @@ pub enum ExpertOp {
     Score,
     /// The k largest scores divided by their sum, in the compute type, and their experts.
     Choose,
+    /// Logits → the k largest, their softmax in the compute type, and their experts.
+    ChooseFirst,
     /// Choices → the copies' order by expert, and the token of each (`argsort`, `// k`).
     Sort,
     /// Rows of tokens in the order of experts (`index_select`); reads tokens and rows.

@@ -146,6 +146,7 @@ impl Joint {
             | OpKind::FusedLinearCrossEntropy
             | OpKind::ParallelCrossEntropy
             | OpKind::Mamba2(_)
+            | OpKind::GatedDelta(_)
             | OpKind::Experts(_)
             | OpKind::Megatron(_)
             | OpKind::InternLm(_)
@@ -345,6 +346,7 @@ impl Joint {
             | OpKind::FusedLinearCrossEntropy
             | OpKind::ParallelCrossEntropy
             | OpKind::Mamba2(_)
+            | OpKind::GatedDelta(_)
             | OpKind::Experts(_)
             | OpKind::Megatron(_)
             | OpKind::InternLm(_)

@@ -142,6 +142,7 @@ fn mixer(keys: &Keys<'_>, width: u64) -> Result<Mixer, ModelError> {
                 qkv_bias: keys.flag("qkv_bias", false)?,
                 output_bias: keys.flag("output_bias", false)?,
                 qk_norm: keys.flag("qk_norm", false)?.then_some(QkNorm::PerHead),
+                output_gate: keys.flag("output_gate", false)?,
                 ..Attention::plain(count, keys.size(&["head_dim"], HEAD_DIM)?)
             })
         }
@@ -169,6 +170,15 @@ fn mixer(keys: &Keys<'_>, width: u64) -> Result<Mixer, ModelError> {
             };
             let (key, value) = ((delta.key_heads, delta.key_dim), (delta.value_heads, delta.value_dim));
             believed(keys, &[("key heads", key.0, key.1), ("value heads", value.0, value.1)])?;
+            if !delta.value_heads.is_multiple_of(delta.key_heads) {
+                return Err(ModelError::Misfit {
+                    file: keys.file(),
+                    left: format!("{} value heads", delta.value_heads),
+                    right: format!("{} key heads", delta.key_heads),
+                    rule: "the first must be a multiple of the second",
+                    remedy: "check \"value_heads\" and \"key_heads\"",
+                });
+            }
             Mixer::GatedDelta(delta)
         }
         other => {
@@ -192,12 +202,17 @@ fn feed_forward(keys: &Keys<'_>) -> Result<FeedForward, ModelError> {
             let experts = chosen(keys, (count, top_k), width)?;
             let score = match keys.word("score")?.unwrap_or("softmax") {
                 "softmax" => Score::Softmax,
+                "softmax_of_chosen" => Score::SoftmaxOfChosen,
                 "sigmoid" => Score::Sigmoid,
-                other => return Err(keys.wrong("score", &Value::from(other), "\"softmax\" or \"sigmoid\"")),
+                other => {
+                    let expected = "\"softmax\", \"softmax_of_chosen\" or \"sigmoid\"";
+                    return Err(keys.wrong("score", &Value::from(other), expected));
+                }
             };
             let router = Router { score, normalises: keys.flag("normalises", true)?, ..experts.router };
             let shared = keys.size_if(&["shared"], FFN)?.unwrap_or(0);
-            FeedForward::Experts(Experts { shared, gating, router, ..experts })
+            let shared_gate = keys.flag("shared_gate", false)? && shared > 0;
+            FeedForward::Experts(Experts { shared, shared_gate, gating, router, ..experts })
         }
         other => {
             let value = other.map_or(Value::Null, Value::from);

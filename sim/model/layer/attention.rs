@@ -58,7 +58,7 @@ impl Attention {
         let qkv_bias = if self.qkv_bias { q + 2 * kv } else { 0 };
         let output_bias = if self.output_bias { d } else { 0 };
         let sinks = if self.sinks { self.heads } else { 0 };
-        let gate = if self.output_gate { d * q } else { 0 };
+        let gate = if self.output_gate { d * q + if self.qkv_bias { q } else { 0 } } else { 0 };
         gate + d * (q + 2 * kv) + q * d + qkv_bias + output_bias + norms + sinks
     }
 }

@@ -19,11 +19,30 @@ pub struct GatedDelta {
 }
 
 impl GatedDelta {
+    /// Dimensions of queries, or of keys, of all heads.
+    pub fn keys(&self) -> u64 {
+        self.key_heads * self.key_dim
+    }
+
+    /// Dimensions of values of all heads.
+    pub fn values(&self) -> u64 {
+        self.value_heads * self.value_dim
+    }
+
+    /// Channels that the convolution runs over: queries, keys and values.
+    pub fn channels(&self) -> u64 {
+        2 * self.keys() + self.values()
+    }
+
+    /// Columns of the first projection: queries, keys, values and the gate.
+    pub fn projected(&self) -> u64 {
+        self.channels() + self.values()
+    }
+
     /// Parameters in a model so wide: projections to q, k, v and the gate, and to two numbers per value head; the convolution;
     /// a bias and a decay of each value head; the norm of a head; the output.
     pub(super) fn params(&self, d: u64) -> u64 {
-        let (keys, values) = (self.key_heads * self.key_dim, self.value_heads * self.value_dim);
-        let projections = d * (2 * keys + 2 * values + 2 * self.value_heads) + values * d;
-        projections + self.conv * (2 * keys + values) + 2 * self.value_heads + self.value_dim
+        let projections = d * (self.projected() + 2 * self.value_heads) + self.values() * d;
+        projections + self.conv * self.channels() + 2 * self.value_heads + self.value_dim
     }
 }

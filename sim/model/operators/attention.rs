@@ -43,3 +43,12 @@ pub(super) const MAMBA2: Row = Row {
     compiles: Err("Mamba-2 in compiled blocks"),
     ..ATTENTION
 };
+
+/// A gated DeltaNet between its projections. What it keeps is its rule's (`runtime/eager/gated_delta.rs`).
+pub(super) const GATED_DELTA: Row = Row {
+    kernel: "chunk_gated_delta_rule",
+    saves: &[],
+    autocast: Err("gated DeltaNet under torch.autocast"),
+    compiles: Err("gated DeltaNet in compiled blocks"),
+    ..MAMBA2
+};

@@ -62,6 +62,7 @@ pub(super) const fn experts(kind: ExpertOp) -> Row {
         )
         | ExpertOp::Score
         | ExpertOp::Choose
+        | ExpertOp::ChooseFirst
         | ExpertOp::Sort
         | ExpertOp::Dispatch
         | ExpertOp::Offsets

@@ -4,7 +4,7 @@ use super::row::Simple;
 use super::{moves, pointwise};
 use crate::model::experts::ExpertOp;
 use crate::model::internlm::InternLmOp;
-use crate::model::layer::Mamba2;
+use crate::model::layer::{GatedDelta, Mamba2};
 use crate::model::megatron::MegatronOp;
 use crate::model::nanotron::NanotronOp;
 use crate::model::tensor::Redistribution;
@@ -80,6 +80,9 @@ pub enum OpKind {
     /// Convolution, scan, gated norm and output projection of a Mamba-2; parameters: the convolution's, dt's bias, A, D, the norm's
     /// and the projection's. Keeps its input, the scan's result, and what the norm divided by.
     Mamba2(Mamba2),
+    /// Convolution, decays, delta rule by chunks and gated norm of a gated DeltaNet, between its projections; parameters: the convolution's,
+    /// A, dt's bias and the norm's. Its further results are what Python names until the last projection has run.
+    GatedDelta(GatedDelta),
     /// Tokens packed without padding ([`crate::model::unpad`]).
     Unpad {
         /// Whether it is the first of its attention, for which the mask is made.
@@ -174,6 +177,8 @@ impl OpKind {
     pub const SCALE: OpKind = OpKind::Simple(&pointwise::SCALE);
     /// Hyperbolic tangent.
     pub const TANH: OpKind = OpKind::Simple(&pointwise::TANH);
+    /// [`pointwise::SIGMOID`].
+    pub const SIGMOID: OpKind = OpKind::Simple(&pointwise::SIGMOID);
     /// Square, or a higher power.
     pub const SQUARE: OpKind = OpKind::Simple(&pointwise::SQUARE);
     /// Row indices 0 … S−1, made anew; no inputs.

@@ -101,6 +101,20 @@ pub const TANH: Simple = Simple {
     strides: Strides::Together,
 };
 
+/// Logistic function; keeps its output.
+pub const SIGMOID: Simple = Simple {
+    label: "Sigmoid",
+    kernel: "aten.sigmoid",
+    gradients: Gradients::Made(&[Gradient {
+        of: 0,
+        temporaries: &[],
+        result: step("aten.sigmoid_backward", 2),
+        with: &[Of::Output],
+    }]),
+    fused: fused("triton_to_copy", "triton_sigmoid_backward"),
+    ..TANH
+};
+
 /// Square, or a higher power; keeps its input. Its gradient is `grad · 2x`, as `pow_backward` writes it.
 pub const SQUARE: Simple = Simple {
     label: "Square",

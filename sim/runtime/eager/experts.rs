@@ -24,18 +24,18 @@ const GROUP_WORKSPACE: u64 = 512;
 
 /// Sizes of a mixture \[B\].
 #[derive(Clone, Copy)]
-struct Sizes {
+pub(super) struct Sizes {
     /// Scores in fp32.
-    scores: u64,
+    pub(super) scores: u64,
     /// One fp32 number per token.
     rows: u64,
     /// One fp32 number per copy.
-    copies: u64,
+    pub(super) copies: u64,
     /// One index per copy.
-    indices: u64,
+    pub(super) indices: u64,
 }
 
-fn sizes(graph: &Graph) -> Sizes {
+pub(super) fn sizes(graph: &Graph) -> Sizes {
     let d = graph.dims;
     let copies = d.tokens() * d.top_k;
     Sizes { scores: 4 * d.tokens() * d.e, rows: 4 * d.tokens(), copies: 4 * copies, indices: 8 * copies }
@@ -77,6 +77,7 @@ impl Eager {
                 saved.push(self.retain(out));
             }
             ExpertOp::Choose => saved = self.choose(graph, op, frame, results),
+            ExpertOp::ChooseFirst => saved = self.choose_first(graph, op, frame, results),
             ExpertOp::Sort => self.sort_choices(graph, op, frame),
             ExpertOp::Dispatch => {
                 let moved = bytes(0);
@@ -241,6 +242,7 @@ impl Eager {
                 self.accumulate(frame, input, result.into());
             }
             ExpertOp::Choose => self.choose_backward(node, frame, gradient),
+            ExpertOp::ChooseFirst => self.choose_first_backward(node, frame, gradient),
             ExpertOp::Dispatch => {
                 let moved = graph.values[op.outputs[0]].bytes();
                 let result = self.temporary(bytes, "aten.index_add_");

@@ -157,6 +157,7 @@ impl Eager {
         Start { steps, states, last, products }
     }
 
+    /// A Triton kernel that moves so many bytes.
     pub(super) fn scan_kernel(&mut self, name: &'static str, (read, written): (u64, u64), forward: bool) {
         let dispatch = if forward { self.settings.forward } else { self.settings.backward };
         self.pointwise(name, MemoryKind::Norm, read, written, dispatch);

@@ -87,6 +87,7 @@ impl Eager {
                 self.parallel_cross_entropy_backward(node, frame, gradient);
             }
             OpKind::Mamba2(sizes) => self.mamba_backward(node, sizes, frame, gradient),
+            OpKind::GatedDelta(sizes) => self.gated_delta_backward(node, sizes, frame, gradient),
             OpKind::Experts(kind) => self.experts_backward(node, kind, frame, gradient),
             OpKind::Megatron(kind) => self.megatron_backward(node, kind, frame, gradient),
             OpKind::InternLm(kind) => self.internlm_backward(node, kind, frame, gradient),

@@ -51,6 +51,7 @@ impl Eager {
             }
             OpKind::ParallelCrossEntropy => return self.parallel_cross_entropy(graph, op, frame, results),
             OpKind::Mamba2(sizes) => return self.mamba(graph, op, sizes, frame, results),
+            OpKind::GatedDelta(sizes) => return self.gated_delta(graph, op, sizes, frame, results),
             OpKind::Experts(kind) => return self.experts(graph, op, kind, frame, results, cached),
             OpKind::Megatron(kind) => return self.megatron(graph, op, kind, frame, results),
             OpKind::InternLm(kind) => return self.internlm(graph, op, kind, frame, results),

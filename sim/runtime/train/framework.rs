@@ -1,6 +1,6 @@
 //! What everything above asks of a job of PyTorch's own runtimes.
 
-use super::{compile_within, frozen, pipeline, plan};
+use super::{compile_within, frozen, mixers, pipeline, plan};
 use crate::model::experts::{Experts, Implementation, Score, choice};
 use crate::model::head::Loss;
 use crate::plan::torch::Checkpoint;
@@ -33,27 +33,8 @@ impl Framework for TorchPlan {
 /// The first thing in a job that has no rules.
 fn refuses(job: &TorchPlan) -> Option<Refusal> {
     let model = &job.model;
-    if !model.is_transformer() {
-        let list = [
-            (job.compile, Refusal::new("mixers-compiled", "Mamba-2 in compiled blocks").on("compile.blocks")),
-            (
-                job.tensor.splits(),
-                Refusal::new("mixers-tensor-parallel", "Mamba-2 under tensor parallelism").on("mesh.tp"),
-            ),
-            (
-                job.context > 1,
-                Refusal::new("mixers-context-parallel", "Mamba-2 where ranks share a sequence").on("mesh.cp"),
-            ),
-            (job.unpad, Refusal::new("mixers-unpadded", "Mamba-2 on sequences without padding").on("attention.unpad")),
-            (
-                model.experts().is_some(),
-                Refusal::new("mixers-experts", "experts beside Mamba-2")
-                    .instead("take a model without experts: `windtunnel show model` describes this one"),
-            ),
-        ];
-        if let Some(refusal) = Refusal::first(list) {
-            return Some(refusal);
-        }
+    if let Some(refusal) = mixers::refuses(job) {
+        return Some(refusal);
     }
     if model.latent().is_some() && (job.compile || job.tensor.splits() || job.context > 1 || job.unpad) {
         return Some(Refusal::new(
@@ -215,12 +196,12 @@ fn mixture(job: &TorchPlan, experts: &Experts) -> Option<Refusal> {
             Refusal::new("router-softmax-of-chosen", "a router that is a softmax over the chosen experts"),
         ),
         (
-            !titan && router.score != Score::Softmax,
-            Refusal::new("router-not-softmax", "a router that is not a softmax over all experts")
+            !titan && router.score != Score::Softmax && (chosen || router.score != Score::SoftmaxOfChosen),
+            Refusal::new("router-not-softmax", "a router that is no softmax over all experts, or over the chosen ones")
                 .on("framework.experts"),
         ),
         (
-            !titan && !chosen && !router.normalises,
+            !titan && !chosen && router.score == Score::Softmax && !router.normalises,
             Refusal::new("router-unnormalised", "a router whose weights do not sum to one").on("framework.experts"),
         ),
         (

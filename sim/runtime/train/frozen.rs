@@ -40,12 +40,17 @@ pub(super) fn refuses(job: &TorchPlan, trained: &Trained) -> Option<Refusal> {
             Refusal::new("lora-experts", "adapters in a model with experts").on("lora.modules"),
         ),
         (
-            !job.model.is_transformer() && trained.lora.is_none(),
-            Refusal::new("frozen-mixers", "frozen parameters in a model with Mamba-2").on("trained.freeze"),
+            (!job.model.is_transformer() || job.model.has_gates()) && trained.lora.is_none(),
+            Refusal::new(
+                "frozen-mixers",
+                "frozen parameters in a model with Mamba-2, gated DeltaNet or gated attention",
+            )
+            .on("trained.freeze"),
         ),
         (
-            !job.model.is_transformer(),
-            Refusal::new("lora-mixers", "adapters in a model with Mamba-2").on("lora.modules"),
+            !job.model.is_transformer() || job.model.has_gates(),
+            Refusal::new("lora-mixers", "adapters in a model with Mamba-2, gated DeltaNet or gated attention")
+                .on("lora.modules"),
         ),
         (
             by_parts && !trained.head,

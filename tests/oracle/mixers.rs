@@ -1,0 +1,169 @@
+//! Stacks with gated DeltaNet, gated attention, and experts beside Mamba-2, against PyTorch's allocator and FLOP counter
+//! (`tests/oracles/mixers.json`).
+
+use super::cases;
+use windtunnel::memory::{Settings, replay};
+use windtunnel::program::{Instr, Program, Work};
+use windtunnel::scenario::Scenario;
+use windtunnel::units::Bytes;
+
+/// What a letter of a case's pattern is, in a scenario.
+fn letter(case: &serde_json::Value, letter: char) -> String {
+    let number = |key: &str| case[key].as_u64().expect("a number");
+    let text = |key: &str| case[key].as_str().expect("a word");
+    let mamba = || {
+        let (heads, head, groups) = (number("heads"), number("head"), number("groups"));
+        let (state, chunk) = (number("state"), number("chunk"));
+        format!(
+            "{{ kind = \"mamba2\", heads = {heads}, head_dim = {head}, groups = {groups}, state = {state}, chunk = {chunk} }}"
+        )
+    };
+    let delta = || {
+        let (key_heads, key_dim, value_heads) = (number("kheads"), number("kdim"), number("vheads"));
+        let value_dim = number("vdim");
+        format!(
+            "{{ kind = \"gated_delta\", key_heads = {key_heads}, key_dim = {key_dim}, value_heads = {value_heads}, value_dim = {value_dim} }}"
+        )
+    };
+    let attention = |gated: bool| {
+        let (heads, kv_heads, head_dim) = (number("aheads"), number("akv"), number("adim"));
+        format!(
+            "{{ kind = \"attention\", heads = {heads}, kv_heads = {kv_heads}, head_dim = {head_dim}, output_gate = {gated}, qk_norm = {gated} }}"
+        )
+    };
+    let activation = if case["gated"] == true { "gated = true" } else { "activation = \"relu2\", gated = false" };
+    let experts = || {
+        let (count, top_k, width, shared) = (number("experts"), number("top_k"), number("width"), number("shared"));
+        let shared = if shared > 0 {
+            format!("shared = {shared}, shared_gate = {}, ", case["shared_gate"])
+        } else {
+            String::new()
+        };
+        format!(
+            "{{ kind = \"experts\", count = {count}, top_k = {top_k}, width = {width}, {shared}score = \"{}\", {activation} }}",
+            text("score")
+        )
+    };
+    let mixer = match letter {
+        'M' | 'm' => Some(mamba()),
+        'G' | 'N' | 'g' => Some(delta()),
+        'A' | 'Q' | 'q' => Some(attention(true)),
+        '*' | 'a' => Some(attention(false)),
+        _ => None,
+    };
+    let after = match letter {
+        'E' | 'N' | 'Q' | 'm' | 'a' => Some(experts()),
+        '-' | 'g' | 'q' => Some(format!("{{ kind = \"dense\", width = {}, {activation} }}", number("ffn"))),
+        _ => None,
+    };
+    // A letter of TOML's bare keys.
+    let name = if letter == '*' {
+        'S'
+    } else if letter == '-' {
+        'F'
+    } else {
+        letter
+    };
+    let mut lines = String::new();
+    for (part, of) in [("mixer", mixer), ("feed_forward", after)] {
+        if let Some(of) = of {
+            lines += &format!("layers.{name}.{part} = {of}\n");
+        }
+    }
+    lines
+}
+
+/// The scenario of a case: its keys are those of the script that computed it.
+fn text(case: &serde_json::Value) -> String {
+    let number = |key: &str| case[key].as_u64().expect("a number");
+    let word = |key: &str| case[key].as_str().expect("a word");
+    let (pattern, world) = (word("pattern").replace('*', "S").replace('-', "F"), number("world"));
+    let mut letters: Vec<char> = word("pattern").chars().collect();
+    letters.sort_unstable();
+    letters.dedup();
+    let layers: String = letters.into_iter().map(|one| letter(case, one)).collect();
+    let runtime = if world == 1 { "single_device".to_owned() } else { format!("fsdp{}", number("fsdp")) };
+    let rotary = if number("rotary") > 0 { format!("rotary_dims = {}\n", number("rotary")) } else { String::new() };
+    let size = if world > 8 { format!("nodes = {}", world / 8) } else { format!("chips = {world}") };
+    let precision = match (world, word("storage")) {
+        (1, storage) => format!("storage = \"{storage}\""),
+        _ => format!("param = \"bf16\"\nreduce = \"{}\"", word("reduce")),
+    };
+    format!(
+        r#"runtime = "{runtime}"
+[topology]
+name = "h100-sxm-80gb"
+{size}
+[model.config]
+model_type = "layers"
+hidden_size = {dim}
+vocab_size = {vocab}
+pattern = "{pattern}"
+{rotary}{layers}
+[mesh]
+dp_shard = {world}
+[batch]
+sequence = {seq}
+micro = {batch}
+[precision]
+{precision}
+[framework]
+experts = "{experts}"
+[activation_checkpointing]
+policy = "{ac}"
+early_stop = true
+[optimizer]
+implementation = "foreach"
+clip_grad_norm = false
+"#,
+        dim = number("dim"),
+        vocab = number("vocab"),
+        seq = number("seq"),
+        batch = number("batch"),
+        experts = word("impl"),
+        ac = word("ac"),
+    )
+}
+
+/// FLOPs that PyTorch's counter has a formula for: of grouped matmuls it has none.
+fn counted(program: &Program) -> u128 {
+    let grouped = program.step.iter().filter_map(|instr| match *instr {
+        Instr::Launch { kernel, .. } => Some(program.kernel(kernel).work),
+        _ => None,
+    });
+    let grouped = grouped.filter(|work| matches!(work, Work::GroupedMatmul { .. })).map(|work| work.flops().0);
+    program.flops.0 - grouped.sum::<u128>()
+}
+
+#[test]
+fn oracle_memory_and_flops_of_gated_mixers_and_experts_beside_mamba_2_agree_with_pytorch() {
+    let Some(file) = cases::read("mixers.json") else { return };
+    let (mut table, mut wrong) = (String::new(), 0);
+    let list = file["cases"].as_array().expect("cases");
+    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny/scenario.toml");
+    for case in list {
+        let scenario = Scenario::parse(beside, &text(case)).unwrap_or_else(|error| panic!("{error}\n{}", text(case)));
+        scenario.simulable().unwrap_or_else(|error| panic!("{error}"));
+        let program = scenario.job.compile().classes.remove(0);
+        let report = replay(&program, Settings { expandable_segments: false, capacity: Bytes(1 << 43) });
+        let theirs = ["allocated", "reserved"].map(|key| case[key].as_u64().expect("bytes"));
+        let off = |at: usize, ours: u64| 100.0 * (ours as f64 / theirs[at] as f64 - 1.0);
+        let both = [off(0, report.peak_allocated.0), off(1, report.peak_reserved.0)];
+        let flops = counted(&program) == u128::from(case["flops"].as_u64().expect("FLOPs"));
+        let params = case["params"].as_u64().is_none_or(|params| scenario.job.model().params().total == params);
+        wrong += usize::from(both[0].abs() > 0.5 || !flops || !params);
+        let words = ["pattern", "dim", "kheads", "vheads", "seq", "batch", "impl", "storage", "ac", "world", "fsdp"];
+        let words: Vec<String> = words.iter().map(|key| case[key].to_string()).collect();
+        table += &format!(
+            "{:75} {:+9.4} % {:+9.4} % of {:.0} MiB{}{}\n",
+            words.join(" "),
+            both[0],
+            both[1],
+            theirs[0] as f64 / 1048576.0,
+            if flops { "" } else { ", other FLOPs" },
+            if params { "" } else { ", other parameters" }
+        );
+    }
+    println!("{table}");
+    assert!(list.len() >= 36 && wrong == 0, "{wrong} of {} differ\n{table}", list.len());
+}
