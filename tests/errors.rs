@@ -17,11 +17,23 @@ use crate::keys::rows;
 use crate::pages::fresh;
 
 /// What a source file's refusals are of: the frameworks whose jobs it is asked about.
-const FRAMEWORKS: [(&str, &[&str]); 14] = [
+const FRAMEWORKS: [(&str, &[&str]); 15] = [
     (
         "framework.rs",
-        &["deepspeed", "deepspeed-zero", "fsdp1", "fsdp2", "internevo", "megatron", "nanotron", "single_device", "xla"],
+        &[
+            "ddp",
+            "deepspeed",
+            "deepspeed-zero",
+            "fsdp1",
+            "fsdp2",
+            "internevo",
+            "megatron",
+            "nanotron",
+            "single_device",
+            "xla",
+        ],
     ),
+    ("ddp.rs", &["ddp"]),
     ("eager/megatron/", MEGATRON),
     ("internevo.rs", &["internevo"]),
     ("megatron.rs", MEGATRON),
@@ -33,7 +45,7 @@ const FRAMEWORKS: [(&str, &[&str]); 14] = [
     ("megatron/vocabulary.rs", MEGATRON),
     ("nanotron.rs", &["nanotron"]),
     ("spmd", &["xla"]),
-    ("train/", &["fsdp2", "fsdp1", "single_device", "deepspeed-zero"]),
+    ("train/", &["fsdp2", "fsdp1", "ddp", "single_device", "deepspeed-zero"]),
     ("zero.rs", &["deepspeed-zero"]),
 ];
 
