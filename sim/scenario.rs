@@ -13,6 +13,7 @@ mod builder;
 mod change;
 mod classes;
 mod context;
+mod ddp;
 mod defaults;
 mod draft;
 mod entry;

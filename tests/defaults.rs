@@ -30,7 +30,11 @@ pub fn plans() -> Vec<String> {
     let checkpoints = "[activation_checkpointing]\npolicy = \"full\"";
     let fsdp1 = fsdp(&[("\"fsdp2\"", "\"fsdp1\"")]);
     let single = fsdp(&[("\"fsdp2\"", "\"single_device\""), ("nodes = 1", "chips = 1"), ("dp_shard = 8", "")]);
+    let ddp = fsdp(&[("\"fsdp2\"", "\"ddp\""), ("dp_shard = 8", "")]);
     vec![
+        add(&ddp, checkpoints),
+        add(&ddp, "[precision]\nautocast = \"bf16\""),
+        replaced(&ddp, &[("sequence = 128", "sequence = 128\naccumulation = 2")]),
         TINY.to_owned(),
         add(TINY, checkpoints),
         add(&fsdp1, checkpoints),

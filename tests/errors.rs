@@ -20,8 +20,20 @@ use crate::pages::fresh;
 const FRAMEWORKS: [(&str, &[&str]); 15] = [
     (
         "framework.rs",
-        &["deepspeed", "deepspeed-zero", "fsdp1", "fsdp2", "internevo", "megatron", "nanotron", "single_device", "xla"],
+        &[
+            "ddp",
+            "deepspeed",
+            "deepspeed-zero",
+            "fsdp1",
+            "fsdp2",
+            "internevo",
+            "megatron",
+            "nanotron",
+            "single_device",
+            "xla",
+        ],
     ),
+    ("ddp.rs", &["ddp"]),
     ("eager/megatron/", MEGATRON),
     ("internevo.rs", &["internevo"]),
     ("megatron.rs", MEGATRON),
@@ -34,7 +46,7 @@ const FRAMEWORKS: [(&str, &[&str]); 15] = [
     ("megatron/vocabulary.rs", MEGATRON),
     ("nanotron.rs", &["nanotron"]),
     ("spmd", &["xla"]),
-    ("train/", &["fsdp2", "fsdp1", "single_device", "deepspeed-zero"]),
+    ("train/", &["fsdp2", "fsdp1", "ddp", "single_device", "deepspeed-zero"]),
     ("zero.rs", &["deepspeed-zero"]),
 ];
 

@@ -16,6 +16,7 @@ mod command;
 mod command_line;
 mod compare;
 mod context;
+mod ddp;
 mod deepspeed;
 mod defaults;
 mod determinism;

@@ -4,6 +4,7 @@ mod architectures;
 mod autocast;
 mod cases;
 mod compile;
+mod ddp;
 mod deepspeed;
 mod deepspeed_memory;
 mod deepspeed_zero;

@@ -1,6 +1,7 @@
 //! A training job of PyTorch's own runtimes, fully decided.
 
 mod checkpoint;
+pub mod ddp;
 pub mod fsdp;
 mod looped;
 mod pipeline;
@@ -20,6 +21,7 @@ use crate::model::style::Style;
 use crate::model::tensor::TensorParallel;
 use crate::model::trained::Trained;
 use crate::program::DType;
+use ddp::Ddp;
 use fsdp::{Fsdp, Reshard};
 
 /// `torch.autocast` in bf16 around forward and loss of fp32 parameters.
@@ -62,6 +64,9 @@ pub struct TorchPlan {
     pub all_reduce_every: bool,
     /// FSDP.
     pub fsdp: Fsdp,
+    /// `DistributedDataParallel`, where that is around a model which nothing shards.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ddp: Option<Ddp>,
     /// How the model is split over tensor-parallel ranks, before FSDP shards what each has.
     pub tensor: TensorParallel,
     /// Ranks that share a sequence; FSDP shards over them too.

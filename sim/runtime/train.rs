@@ -9,6 +9,7 @@ mod blocks;
 mod body;
 mod captured;
 mod communicators;
+mod data_parallel;
 mod expert_parallel;
 mod framework;
 mod frozen;
@@ -57,6 +58,9 @@ fn compile_within(job: &TorchPlan, budget: &Budget) -> Program {
     for &section in sections {
         training.run.eager.program.section(section);
         training.step(sections.len() == 1 || section == Section::First);
+        if section == Section::First {
+            training.data_parallel_first_step_ended();
+        }
     }
     if let Some(graphs) = training.graphs_of_passes {
         training.run.eager.program.take_graphs_memory_in_first(graphs.captured_at);

@@ -4,7 +4,7 @@ use toml::Spanned;
 
 use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::names::FSDP2;
+use super::names::{DDP, FSDP2};
 use super::reader::Reader;
 use super::written;
 
@@ -36,7 +36,7 @@ pub(super) fn between(
         true => reader.flag("batch.sync_every_micro_batch", flag(&batch.sync_every_micro_batch), true),
         false => !pipelined,
     };
-    let marks_last = match decides {
+    let marks_last = match decides && runtime != DDP {
         true => reader.flag("batch.set_is_last_backward", flag(&batch.set_is_last_backward), false),
         false => true,
     };

@@ -40,7 +40,7 @@ const TOP: Table = Table {
 };
 
 /// All tables, in the order that people write them.
-pub const TABLES: [&Table; 30] = [
+pub const TABLES: [&Table; 31] = [
     &TOP,
     &job::TOPOLOGY_KEYS,
     &job::MODEL_KEYS,
@@ -56,6 +56,7 @@ pub const TABLES: [&Table; 30] = [
     &zero::ZERO_KEYS,
     &pytorch::FSDP_KEYS,
     &pytorch::FSDP1_KEYS,
+    &pytorch::DDP_KEYS,
     &pytorch::COMPILE_KEYS,
     &pytorch::FLOAT8_KEYS,
     &trained::TRAINED_KEYS,

@@ -6,6 +6,9 @@ pub(super) const FSDP2: &str = "fsdp2";
 /// PyTorch's `FullyShardedDataParallel`.
 pub(super) const FSDP1: &str = "fsdp1";
 
+/// PyTorch's `DistributedDataParallel`.
+pub(super) const DDP: &str = "ddp";
+
 /// PyTorch on one device.
 pub(super) const SINGLE_DEVICE: &str = "single_device";
 

@@ -7,9 +7,10 @@ use crate::near::nearest;
 
 impl Runtime {
     /// All runtimes: the registry.
-    pub const ALL: [Runtime; 9] = [
+    pub const ALL: [Runtime; 10] = [
         train::FSDP2,
         train::FSDP1,
+        train::DDP,
         train::SINGLE_DEVICE,
         megatron::MEGATRON,
         megatron::DEEPSPEED,
@@ -35,6 +36,11 @@ impl Runtime {
         let names = |runtime: Runtime| std::iter::once(runtime.0.written).chain(runtime.0.also.iter().copied());
         let near = nearest(name, Self::ALL.into_iter().flat_map(names))?;
         Self::called(near)
+    }
+
+    /// Whether every device has the whole model as PyTorch made it.
+    pub(super) fn keeps_whole(self) -> bool {
+        self == names::SINGLE_DEVICE || self == names::DDP
     }
 
     /// Whether it trains modules that predict tokens further ahead.

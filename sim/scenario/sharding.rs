@@ -5,7 +5,7 @@ use toml::Spanned;
 
 use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::names::{FSDP1, SINGLE_DEVICE};
+use super::names::{DDP, FSDP1, SINGLE_DEVICE};
 use super::reader::{MOST_SMALL, Reader};
 use super::{wrap, written};
 use crate::model::graph::Param;
@@ -27,6 +27,9 @@ pub(super) fn fsdp(
     mixed_precision: MixedPrecision,
 ) -> Result<Fsdp, ScenarioError> {
     let written = &scenario.fsdp;
+    if runtime == DDP {
+        return Ok(whole(model, (shard, replicate), mixed_precision));
+    }
     if runtime == SINGLE_DEVICE {
         return alone(reader, scenario, model, (shard, replicate), mixed_precision);
     }
@@ -93,8 +96,13 @@ fn alone(
         let problem = "[fsdp] shards a model, and the runtime is one device";
         return Err(reader.plan(&scenario.runtime, problem, "remove the table, or write runtime = \"fsdp2\""));
     }
+    Ok(whole(model, (shard, replicate), mixed_precision))
+}
+
+/// Nothing is sharded.
+fn whole(model: &ModelConfig, (shard, replicate): (u32, u32), mixed_precision: MixedPrecision) -> Fsdp {
     let blocks = vec![None; model.layers.count() as usize];
-    Ok(Fsdp {
+    Fsdp {
         version: Version::Unsharded,
         shard,
         replicate,
@@ -107,7 +115,7 @@ fn alone(
         reduce_scatter_buffers: 1,
         unshard_in_backward: true,
         cpu_offload: false,
-    })
+    }
 }
 
 /// The implementation, with the settings only it has.

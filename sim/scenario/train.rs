@@ -1,4 +1,4 @@
-//! A job of PyTorch's own runtimes as understood: FSDP2, FSDP1, or one device.
+//! A job of PyTorch's own runtimes as understood: FSDP2, FSDP1, `DistributedDataParallel`, or one device.
 
 use toml::Spanned;
 
@@ -7,8 +7,8 @@ use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
 use super::reader::{MOST_RANKS, Reader};
 use super::{
-    accumulation, autocast, classes, context, experts, float8, gate, machine, names, optimizer, recompute, sharding,
-    stages, tensor, trained, training, written,
+    accumulation, autocast, classes, context, ddp, experts, float8, gate, machine, names, optimizer, recompute,
+    sharding, stages, tensor, trained, training, written,
 };
 use crate::cost::{Backend, Profile, Software};
 use crate::hardware::{Topology, Vendor};
@@ -52,6 +52,19 @@ pub(super) const FSDP1: Runtime = Runtime(&Entry {
     decide,
 });
 
+/// PyTorch `DistributedDataParallel`.
+pub(super) const DDP: Runtime = Runtime(&Entry {
+    written: names::DDP,
+    also: &["distributed-data-parallel", "distributeddataparallel", "data-parallel"],
+    name: "DDP",
+    lane: "DDP (PyTorch DistributedDataParallel, CUDA)",
+    splits_model: false,
+    recompute: POLICIES,
+    vendor: Vendor::Nvidia,
+    also_on: &[],
+    decide,
+});
+
 /// PyTorch on one device, with nothing around the model.
 pub(super) const SINGLE_DEVICE: Runtime = Runtime(&Entry {
     written: names::SINGLE_DEVICE,
@@ -74,7 +87,11 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let count = |reader: &Reader<'_>, key: &str, at: &Spanned<i64>| reader.count(key, at, 1, MOST_RANKS);
     let pp = stages::ranks(reader, scenario, (runtime, topology))?;
     let axes = (tensor.ranks, u64::from(context), pp);
-    let (shard, replicate) = gate::mesh(reader, &scenario.mesh, (topology, axes), count)?;
+    let (shard, replicate) = match runtime == DDP {
+        true => (1, ddp::replicas(reader, &scenario.mesh, topology)?),
+        false => gate::mesh(reader, &scenario.mesh, (topology, axes), count)?,
+    };
+    let ddp = ddp::settings(reader, scenario, runtime)?;
     let pipeline = stages::stages(reader, scenario, &model, (pp, accumulation))?;
     let shard = shard * context;
     let autocast = autocast::autocast(reader, &scenario.precision, runtime)?;
@@ -148,6 +165,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         keeps_gathered: between.keeps_gathered,
         all_reduce_every: between.all_reduce_every,
         fsdp: config,
+        ddp,
         tensor,
         context,
         rotate,
@@ -225,6 +243,10 @@ fn compiles(
     written: &written::Compile,
     (runtime, wrap): (Runtime, &Wrap),
 ) -> Result<bool, ScenarioError> {
+    if runtime == DDP {
+        // No key of the table but the loss's is read.
+        return Ok(false);
+    }
     let Some(at) = written.model.as_ref().filter(|at| *at.get_ref()) else {
         return Ok(reader.flag("compile.blocks", written.blocks, false));
     };
@@ -247,6 +269,9 @@ fn compiles(
 /// Refuses tables and axes of other frameworks.
 fn foreign(reader: &Reader<'_>, scenario: &written::Scenario, runtime: Runtime) -> Result<(), ScenarioError> {
     super::foreign::own_tables(reader, runtime)?;
+    if runtime == DDP {
+        super::foreign::check(reader, runtime)?;
+    }
     let mesh = scenario.mesh.get_ref();
     let axes = [
         ("data", &mesh.data),
@@ -299,7 +324,7 @@ fn precision(
     }
     let get = |at: &Option<Spanned<DType>>| at.as_ref().map(|at| *at.get_ref());
     let storage = get(&written.storage).unwrap_or_else(|| reader.assume("precision.storage", DType::Fp32, "fp32"));
-    if runtime == SINGLE_DEVICE {
+    if runtime.keeps_whole() {
         if let Some(at) = written.param.as_ref().or(written.reduce.as_ref()) {
             let problem = "on one device parameters are used, and gradients kept, in the type they are stored in";
             return Err(reader.plan(

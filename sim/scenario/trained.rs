@@ -4,7 +4,7 @@ use toml::Spanned;
 
 use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::names::{FSDP1, FSDP2, SINGLE_DEVICE};
+use super::names::{FSDP1, FSDP2};
 use super::reader::Reader;
 use super::written::{self, BaseWeights, LoraCode, Part};
 use crate::model::ModelConfig;
@@ -121,12 +121,12 @@ fn lora(
     let code = match table.implementation {
         Some(LoraCode::Torchtune) => Code::Torchtune,
         Some(LoraCode::Peft) => Code::Peft,
-        None if runtime.written() == SINGLE_DEVICE => reader.assume("lora.implementation", Code::Peft, "peft"),
+        None if runtime.keeps_whole() => reader.assume("lora.implementation", Code::Peft, "peft"),
         None => reader.assume("lora.implementation", Code::Torchtune, "torchtune"),
     };
     let dtype = match &table.dtype {
         Some(dtype) => *dtype.get_ref(),
-        None if code == Code::Peft && runtime.written() == SINGLE_DEVICE => {
+        None if code == Code::Peft && runtime.keeps_whole() => {
             reader.assume_for("lora.dtype", DType::Fp32, "fp32", "autocast_adapter_dtype=True")
         }
         None if runtime.written() == FSDP2 => precision.storage,
@@ -146,7 +146,7 @@ fn lora(
     let packed = match &table.base {
         None => None,
         Some(base) if *base.get_ref() == BaseWeights::Plain => None,
-        Some(base) if runtime.written() != SINGLE_DEVICE || code != Code::Peft => {
+        Some(base) if !runtime.keeps_whole() || code != Code::Peft => {
             let problem = "NF4 weights are simulated as bitsandbytes and peft have them on one device";
             return Err(reader.plan(
                 base,
@@ -156,7 +156,7 @@ fn lora(
         }
         Some(_) => Some(Packed::Bitsandbytes),
     };
-    let own_type = runtime.written() == SINGLE_DEVICE;
+    let own_type = runtime.keeps_whole();
     let dtype = if own_type { dtype } else { precision.compute() };
     let modules = modules(reader, &table.modules)?;
     Ok(Lora { rank, modules, dropout: dropout > 0.0, dtype, own_type, code, packed })

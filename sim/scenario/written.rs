@@ -36,7 +36,9 @@ pub use mesh::Mesh;
 pub use nanotron::{Engine, Nanotron, TensorMode};
 pub use ranks::{Ranks, Slow, SlowRank};
 pub use readings::Readings;
-pub use sharding::{BackwardPrefetch, Fsdp, Fsdp1, Override, Reshard, ReshardAfterBackward, ReshardMoment, Unit, Wrap};
+pub use sharding::{
+    BackwardPrefetch, CommHook, Ddp, Fsdp, Fsdp1, Override, Reshard, ReshardAfterBackward, ReshardMoment, Unit, Wrap,
+};
 pub use trained::{BaseWeights, Lora, LoraCode, Part, Trained};
 pub use xla::{Eight, ExpertExchange, Moment, Xla, XlaAttention};
 pub use zero::{Device as ZeroDevice, OffloadOptimizer, OffloadParam, Zero};
@@ -89,6 +91,8 @@ pub struct Scenario {
     /// `FullyShardedDataParallel`.
     #[serde(default)]
     pub fsdp1: Option<Spanned<Fsdp1>>,
+    /// `DistributedDataParallel`.
+    pub ddp: Option<Spanned<Ddp>>,
     /// `torch.compile`.
     #[serde(default)]
     pub compile: Compile,

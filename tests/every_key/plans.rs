@@ -32,6 +32,7 @@ pub fn plans() -> Vec<String> {
     let fsdp1 = replaced(TINY, &[("\"fsdp2\"", "\"fsdp1\"")]);
     let single =
         replaced(TINY, &[("\"fsdp2\"", "\"single_device\""), ("nodes = 1", "chips = 1"), ("dp_shard = 8", "")]);
+    let ddp = replaced(TINY, &[("\"fsdp2\"", "\"ddp\""), ("dp_shard = 8", "")]);
     let deepspeed = replaced(MEGATRON, &[("\"megatron\"", "\"deepspeed\"")]);
     let nanotron = replaced(MEGATRON, &[("\"megatron\"", "\"nanotron\"")]);
     let zero = replaced(TINY, &[("\"fsdp2\"", "\"deepspeed-zero\""), ("dp_shard", "dp")]);
@@ -102,6 +103,7 @@ pub fn plans() -> Vec<String> {
         add(&replaced(TINY, &[("h100-sxm-80gb", "b200-sxm")]), &["compile.blocks = true"]),
         add(&of(TINY, "llm-foundry-mpt-125m"), &[]),
         add(&fsdp1, &["batch.accumulation = 2", "activation_checkpointing.policy = 'full'", "topology.nodes = 2, mesh.dp_replicate = 2", "fsdp.wrap = 'root'"]),
+        add(&ddp, &["batch.accumulation = 2", "activation_checkpointing.policy = 'full'", "ddp.gradient_as_bucket_view = true", "ddp.find_unused_parameters = true", "precision.autocast = 'bf16'", "topology.nodes = 2"]),
         add(&single, &["batch.accumulation = 2", "activation_checkpointing.policy = 'full'", "precision.storage = 'bf16'", "precision.storage = 'bf16', lora.rank = 8, lora.modules = ['all-linear']", "optimizer.clip_grad_norm = false", "optimizer.clip_grad_norm = false, optimizer.in_backward = true"]),
         add(&of(&single, "llama-3.2-1b"), &["precision.autocast = 'bf16'"]),
         add(MEGATRON, &[

@@ -11,7 +11,7 @@ use windtunnel::units::Bytes;
 
 /// Events, those frees in order of size that nothing lies between: PyTorch's hash map says which of the weights that autocast's cache
 /// holds goes first.
-fn sorted<S: Into<String>>(events: impl IntoIterator<Item = S>) -> Vec<String> {
+pub fn sorted<S: Into<String>>(events: impl IntoIterator<Item = S>) -> Vec<String> {
     let mut events: Vec<String> = events.into_iter().map(Into::into).collect();
     for run in events.chunk_by_mut(|one, next| one.starts_with('-') && next.starts_with('-')) {
         run.sort();

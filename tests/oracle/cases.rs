@@ -298,6 +298,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<TorchPlan> {
         keeps_gathered: false,
         all_reduce_every: true,
         fsdp,
+        ddp: None,
         tensor: match config.tp {
             1 => TensorParallel::NONE,
             ranks => TensorParallel { ranks, sequence: config.sp, loss: config.loss_parallel, asynchronous: false },

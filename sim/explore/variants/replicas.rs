@@ -24,6 +24,7 @@ fn axes(runtime: Runtime) -> Axes {
             shard: "mesh.fsdp",
             replicate: Some("mesh.data"),
         },
+        "ddp" => Axes { model: split, shard: "mesh.dp_replicate", replicate: None },
         "fsdp2" | "fsdp1" | "single_device" => {
             Axes { model: split, shard: "mesh.dp_shard", replicate: Some("mesh.dp_replicate") }
         }

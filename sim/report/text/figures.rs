@@ -146,11 +146,13 @@ fn mesh(job: &Plan) -> String {
     job.split().map(|job| axes(job.mesh)).or_else(of_stages).unwrap_or_default()
 }
 
-/// Replicas of PyTorch's sharded groups, where there are several.
+/// Replicas of PyTorch's sharded groups, or of a model that nothing shards, where there are several.
 fn replicas(job: &Plan) -> String {
-    let several = job.train().filter(|job| job.fsdp.replicate > 1);
-    several
-        .map_or_else(String::new, |job| format!("dp_replicate {} × dp_shard {} · ", job.fsdp.replicate, job.fsdp.shard))
+    match job.train().filter(|job| job.fsdp.replicate > 1) {
+        None => String::new(),
+        Some(job) if job.ddp.is_some() => format!("dp_replicate {} · ", job.fsdp.replicate),
+        Some(job) => format!("dp_replicate {} × dp_shard {} · ", job.fsdp.replicate, job.fsdp.shard),
+    }
 }
 
 /// What the bubble is a share of; nothing without a pipeline.

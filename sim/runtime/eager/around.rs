@@ -2,7 +2,6 @@
 
 pub use super::state::{Around, Place};
 
-use super::state::FrameworkState;
 use super::{Eager, Frame};
 use crate::model::graph::{Graph, Op};
 use crate::model::operators::Stop;
@@ -11,11 +10,10 @@ use crate::program::{Dispatch, MemoryKind};
 impl Eager {
     /// Calls the framework, whose hooks may change everything but themselves.
     pub(super) fn call(&mut self, what: impl FnOnce(&mut dyn Around, &mut Eager)) {
-        let FrameworkState::DeepSpeed(deepspeed) = &mut self.framework else { return };
-        let Some(mut around) = deepspeed.hooks.take() else { return };
+        let Some(mut around) = self.framework.hooks_mut().and_then(Option::take) else { return };
         what(around.as_mut(), self);
-        if let FrameworkState::DeepSpeed(deepspeed) = &mut self.framework {
-            deepspeed.hooks = Some(around);
+        if let Some(hooks) = self.framework.hooks_mut() {
+            *hooks = Some(around);
         }
     }
 

@@ -3,7 +3,8 @@
 use super::frame::Results;
 use super::keep::Keep;
 use super::{Eager, Frame, Mode, ParamMap, Storage};
-use crate::model::graph::Graph;
+use crate::model::graph::{Graph, ValueId};
+use crate::program::MemoryKind;
 
 impl Eager {
     /// Runs a graph's forward on `input` (whose reference stays the caller's). `params` says which of the
@@ -41,6 +42,16 @@ impl Eager {
     /// Takes a further output of a graph.
     pub fn take(&mut self, frame: &mut Frame, value: usize) -> Option<Storage> {
         frame.slots[value].take()
+    }
+
+    /// Copies a value of a running frame; the copy takes its place.
+    pub fn clone_value(&mut self, graph: &Graph, frame: &mut Frame, value: ValueId) {
+        let Some(before) = frame.slots[value] else { return };
+        let bytes = graph.values[value].bytes();
+        let copy = self.storage(bytes, "aten.clone");
+        self.pointwise("aten.clone", MemoryKind::Copy, bytes, bytes, self.settings.forward);
+        frame.slots[value] = Some(copy);
+        self.release(before);
     }
 
     /// Runs a range of a graph's operators.

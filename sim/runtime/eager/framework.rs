@@ -7,6 +7,7 @@
 use super::main_gradients::{MainGradients, ParamHooks, WeightWork};
 use super::megatron::{Context, Later};
 use super::ranks::{ExpertRanks, Maxima, TensorGroup, UserBuffers};
+use super::state::Around;
 use super::storage::Storage;
 use crate::program::{DType, GroupId, ScopeId, StreamId};
 use crate::runtime::compiled::Rotation;
@@ -23,6 +24,8 @@ pub struct Torch {
     pub experts: Option<ExpertAxis>,
     /// The optimizer that steps a parameter as soon as its gradient is there (`register_post_accumulate_grad_hook`).
     pub step_at_once: Option<StepAtOnce>,
+    /// `DistributedDataParallel`, which is told of each gradient that a leaf has taken.
+    pub hooks: Option<Box<dyn Around>>,
     /// Whether a backward makes gradients of inputs alone, and keeps what those of parameters take
     /// ([`Eager::backward_weights`](super::Eager::backward_weights)).
     pub inputs_only: bool,

@@ -62,10 +62,10 @@ impl Eager {
             None => {
                 let buffer = self.storages.counted[gradient.0 as usize].buffer;
                 self.program.recategorize(buffer, Category::UnshardedGradient);
-                self.leaves.stored[param] = Some(Leaf { storage: gradient, dtype });
+                self.leaves.stored[param] = Some(Leaf { storage: gradient, dtype, part: None });
             }
             Some(leaf) => {
-                let (total, more) = (self.bytes(leaf.storage), self.bytes(gradient));
+                let (total, more) = (leaf.part.unwrap_or_else(|| self.bytes(leaf.storage)), self.bytes(gradient));
                 let dispatch = self.settings.backward;
                 self.pointwise("aten.add_", MemoryKind::Elementwise, total + more, total, dispatch);
                 self.release(gradient);
@@ -77,7 +77,10 @@ impl Eager {
     /// What the framework does once a leaf has taken a parameter's gradient.
     fn leaf_took(&mut self, param: usize) {
         match &mut self.framework {
-            FrameworkState::Torch(_) => self.step_now(param),
+            FrameworkState::Torch(_) => {
+                self.step_now(param);
+                self.call(|around, eager| around.arrived(eager, param));
+            }
             FrameworkState::DeepSpeed(_) => self.call(|around, eager| around.arrived(eager, param)),
             FrameworkState::InternEvo(InternEvo { hooks, .. })
             | FrameworkState::Nanotron(Nanotron { hooks: Some(hooks), .. }) => hooks.arrived(&mut self.program, param),
@@ -104,6 +107,24 @@ impl Eager {
     /// Takes a parameter's gradient away, with its type.
     pub fn take_leaf(&mut self, param: usize) -> Option<(Storage, DType)> {
         self.leaves.stored[param].take().map(|leaf| (leaf.storage, leaf.dtype))
+    }
+
+    /// Makes a parameter's gradient a part, of so many bytes, of a storage that others share. Returns what it was before, with the
+    /// reference that the leaf had.
+    pub(in crate::runtime) fn set_leaf(
+        &mut self,
+        param: usize,
+        whole: Storage,
+        (dtype, bytes): (DType, u64),
+    ) -> Option<Storage> {
+        let storage = self.retain(whole);
+        let before = self.leaves.stored[param].replace(Leaf { storage, dtype, part: Some(bytes) });
+        before.map(|leaf| leaf.storage)
+    }
+
+    /// Whether a parameter has a gradient that is a part of a storage which others share.
+    pub(in crate::runtime) fn leaf_is_part(&self, param: usize) -> bool {
+        self.leaves.stored[param].is_some_and(|leaf| leaf.part.is_some())
     }
 
     /// Puts a gradient in the place of a parameter's (a cast one, between micro-batches).

@@ -88,6 +88,15 @@ impl FrameworkState {
         if let FrameworkState::Torch(torch) = self { Some(torch) } else { None }
     }
 
+    /// The hooks that a framework has around operators and on gradients; none only while they are called.
+    pub(super) fn hooks_mut(&mut self) -> Option<&mut Option<Box<dyn Around>>> {
+        match self {
+            FrameworkState::Torch(torch) => Some(&mut torch.hooks),
+            FrameworkState::DeepSpeed(deepspeed) => Some(&mut deepspeed.hooks),
+            FrameworkState::InternEvo(_) | FrameworkState::Nanotron(_) | FrameworkState::Megatron(_) => None,
+        }
+    }
+
     /// What a program of DeepSpeed's has.
     pub(super) fn deepspeed(&self) -> Option<&DeepSpeed> {
         if let FrameworkState::DeepSpeed(deepspeed) = self { Some(deepspeed) } else { None }

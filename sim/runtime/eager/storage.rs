@@ -77,4 +77,6 @@ pub(super) struct SharedSum {
 pub(super) struct Leaf {
     pub(super) storage: Storage,
     pub(super) dtype: DType,
+    /// Its bytes, where it is a part of its storage.
+    pub(super) part: Option<u64>,
 }

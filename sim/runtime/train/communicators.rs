@@ -5,6 +5,7 @@ use crate::plan::eager::Offload;
 use crate::plan::torch::TorchPlan;
 use crate::program::{Builder, Group, GroupId, StreamId};
 use crate::runtime::compiled::Rotation;
+use crate::runtime::ddp;
 use crate::runtime::eager::framework::TensorAxis;
 use crate::runtime::eager::{COMPUTE, Ring, TensorGroup};
 use crate::runtime::fsdp::{Communicators, OF_EACH_ROOT, STREAMS};
@@ -30,9 +31,10 @@ pub(super) fn communicators(program: &mut Builder, job: &TorchPlan) -> Communica
 
 /// Names of a job's streams.
 pub(super) fn streams(job: &TorchPlan) -> Vec<&'static str> {
-    let mut streams = match job.eager.offload {
-        Some(Offload::OwnStream(_)) => STREAMS.to_vec(),
-        _ => job.fsdp.streams().to_vec(),
+    let mut streams = match (&job.ddp, job.eager.offload) {
+        (Some(settings), _) => ddp::streams(settings).to_vec(),
+        (None, Some(Offload::OwnStream(_))) => STREAMS.to_vec(),
+        (None, _) => job.fsdp.streams().to_vec(),
     };
     if let Some(pipeline) = &job.pipeline {
         streams.extend((1..pipeline.virtual_stages).flat_map(|_| &STREAMS[1..=OF_EACH_ROOT]));

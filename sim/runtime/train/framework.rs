@@ -7,6 +7,7 @@ use crate::plan::torch::Checkpoint;
 use crate::plan::torch::KeepLogits;
 use crate::plan::torch::TorchPlan;
 use crate::program::Budget;
+use crate::runtime::ddp;
 use crate::runtime::fsdp::Version;
 use crate::runtime::{Flight, Framework, Modules, Refusal};
 
@@ -41,6 +42,9 @@ fn refuses(job: &TorchPlan) -> Option<Refusal> {
             "latent-compiled-split-packed",
             "latent attention that is compiled, split or packed",
         ));
+    }
+    if let Some(refusal) = job.ddp.as_ref().and_then(|settings| ddp::refuses(job, settings)) {
+        return Some(refusal);
     }
     if let Some(refusal) = job.trained.as_ref().and_then(|trained| frozen::refuses(job, trained)) {
         return Some(refusal);

@@ -32,6 +32,7 @@ impl Training<'_> {
         if let Some(autocast) = self.job.autocast {
             self.run.eager.autocast_begins(autocast.cache);
         }
+        self.data_parallel_forward_begins();
         self.run.root_pre_forward();
         let Part { blocks: layers, head: has_head, .. } = self.parts[self.at].clone();
         let (mut embedding, mut hidden) = match input {
@@ -55,11 +56,22 @@ impl Training<'_> {
             hidden = output;
             blocks.push(frame);
         }
-        let head = has_head.then(|| self.forward_head(hidden));
+        let mut head = has_head.then(|| self.forward_head(hidden));
+        if self.data_parallel_forward_ended() {
+            self.copy_logits(head.as_mut());
+        }
         if !(self.job.loss_inside && has_head) {
             self.run.root_post_forward();
         }
         (Frames { embedding, blocks, head, loss: None, logits: vec![] }, (!has_head).then_some(hidden))
+    }
+
+    /// Copies of the logits take their place (`_DDPSink`).
+    fn copy_logits(&mut self, head: Option<&mut Frame>) {
+        let Some(head) = head else { return };
+        for &value in &self.graphs.head.logits.0 {
+            self.run.eager.clone_value(&self.graphs.head.graph, head, value);
+        }
     }
 
     fn embed(&mut self) -> (Frame, Storage) {
@@ -231,6 +243,7 @@ impl Training<'_> {
         }
         self.run.eager.program.enter(before);
         self.run.final_callback(last);
+        self.data_parallel_backward_ended();
         if let Some(ones) = ones {
             self.run.eager.release(ones);
         }

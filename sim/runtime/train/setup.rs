@@ -88,6 +88,7 @@ impl Training<'_> {
                 program.free(clone);
             }
         }
+        self.data_parallel_set_up();
         let program = &mut self.run.eager.program;
         if job.style.linears == Linears::EngineFp8 {
             program.alloc(Bytes(fp8::WORKSPACE), COMPUTE, Category::Buffer, "te cublas workspace");

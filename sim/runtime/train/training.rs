@@ -1,11 +1,17 @@
 //! A rank that trains: what it knows from its first instruction to its last.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use super::communicators::{communicators, context_ring, expert_groups, streams, tensor_axis};
+use super::data_parallel;
 use super::part::Part;
 use super::plan::{Graphs, Layout, Scopes, graphs, layout};
 use super::units::Maker;
 use crate::plan::torch::TorchPlan;
 use crate::program::{Budget, BufferId, Builder, GroupId, ScopeId, StreamId};
+use crate::runtime::ddp::{Hooks, Reducer};
+use crate::runtime::eager::around::Around;
 use crate::runtime::eager::framework::{ExpertAxis, StepAtOnce, Torch};
 use crate::runtime::eager::{Eager, FrameworkState, Shared, Storage};
 use crate::runtime::fsdp::Version;
@@ -62,6 +68,8 @@ pub(super) struct Training<'j> {
     pub(super) of_loss: Vec<Storage>,
     /// The pipeline's communicator, where there is one.
     pub(super) pipeline_group: Option<GroupId>,
+    /// `DistributedDataParallel`'s reducer, where the job has one.
+    pub(super) reducer: Option<Rc<RefCell<Reducer>>>,
     /// CUDA graphs of forward and backward, where the job has them.
     pub(super) graphs_of_passes: Option<Captured>,
 }
@@ -95,11 +103,14 @@ impl<'j> Training<'j> {
             let params = layout.params.iter().map(|param| param.stepped(over)).collect();
             StepAtOnce::new(job.optimizer, scopes.optimizer, params)
         });
+        let reducer = data_parallel::reducer(job, &layout, &communicators);
+        let hooks = reducer.as_ref().map(|reducer| Box::new(Hooks(Rc::clone(reducer))) as Box<dyn Around>);
         let torch = Torch {
             tensor,
             context: ring,
             experts: experts.map(|experts| ExpertAxis::new(experts.neighbours, experts.stream)),
             step_at_once,
+            hooks,
             inputs_only: false,
         };
         let mut eager = Eager::new(program, job.eager, layout.params.len(), FrameworkState::Torch(torch));
@@ -137,6 +148,7 @@ impl<'j> Training<'j> {
             kept_across,
             of_loss,
             pipeline_group,
+            reducer,
             graphs_of_passes,
         }
     }

@@ -40,6 +40,15 @@ fn root_has_none(job: &TorchPlan) -> bool {
         && !job.model.tied_head
 }
 
+/// Whether no module has registered a buffer: rotary tables and biases on attention scores are some.
+fn has_no_buffers(job: &TorchPlan) -> bool {
+    match job.model.position {
+        Position::Rope { .. } => false,
+        Position::Alibi => !job.eager.bias_tensor,
+        _ => true,
+    }
+}
+
 /// Whether adapters multiply in fp32.
 fn fp32_adapters(job: &TorchPlan) -> bool {
     let lora = job.trained.as_ref().and_then(|trained| trained.lora.as_ref());
@@ -125,6 +134,16 @@ pub(super) const RULES: &[Rule<TorchPlan>] = &[
         "FSDP1's replicas all-reduce whenever gradients are reduced",
     ),
     Rule(&["batch.set_is_last_backward"], |plan| plan.runtime == FSDP1, "only fully_shard has it"),
+    Rule(
+        &["ddp.find_unused_parameters"],
+        |plan| plan.job.ddp.is_some_and(|settings| settings.static_graph),
+        "a static graph is searched once, in the first step",
+    ),
+    Rule(
+        &["ddp.broadcast_buffers"],
+        |plan| has_no_buffers(plan.job),
+        "the model has no buffers to broadcast",
+    ),
     Rule(
         &["memory.initialisation"],
         |plan| plan.job.fsdp.cpu_offload,

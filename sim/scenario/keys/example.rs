@@ -7,7 +7,7 @@ use super::row::{Choice, Kind};
 use super::{Key, presets};
 
 /// Keys and values, in the order of the tables.
-const LISTED: [(&str, &str); 145] = [
+const LISTED: [(&str, &str); 146] = [
     ("description", "\"Llama-3.1-8B on one node\""),
     ("runtime", "\"fsdp2\""),
     ("topology.name", "\"h100-sxm-80gb\""),
@@ -110,6 +110,7 @@ const LISTED: [(&str, &str); 145] = [
     ("fsdp.backward_prefetch", "1"),
     ("fsdp.shard_dim_1", "[\"w2\"]"),
     ("fsdp.reduce_scatter_buffers", "2"),
+    ("ddp.bucket_cap_mb", "100"),
     ("trained.freeze", "[\"embedding\"]"),
     ("trained.last_layers", "4"),
     ("lora.rank", "16"),

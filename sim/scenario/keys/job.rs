@@ -1,8 +1,8 @@
 //! The machine, the model, how it is split and what a step is: tables that every framework reads.
 
 use super::readers::{
-    ALL, ALL_BUT_ZERO_AND_XLA, CUDA, INTERNEVO, MEGATRON, NANOTRON, OTHERS, PYTORCH, PYTORCH_OR_MEGATRON, REPLICAS,
-    STAGES, XLA, ZERO,
+    ALL, ALL_BUT_ZERO_AND_XLA, CUDA, CUDA_BUT_DDP, DDP, INTERNEVO, MEGATRON, NANOTRON, OTHERS, PYTORCH,
+    PYTORCH_BUT_DDP, PYTORCH_OR_MEGATRON, REPLICAS, STAGES, XLA, ZERO,
 };
 use super::row::Choice::{With, Word};
 use super::row::Kind::{Choice, Count, Flag, List, Number, Other, Quantity, Text};
@@ -112,6 +112,7 @@ pub(super) const MESH_KEYS: Table = Table {
     group: Group::Mesh,
     owner: None,
     instead: &[
+        (DDP, "every chip has a replica of the model: write mesh.dp_replicate"),
         (MEGATRON, "write mesh.dp: replicas, of which megatron.distributed_optimizer shards states"),
         (ZERO, "write mesh.dp and mesh.cp: its ranks share data and sequences"),
         (INTERNEVO, "write mesh.dp: replicas, of which internevo.zero1 share optimizer states"),
@@ -122,10 +123,10 @@ pub(super) const MESH_KEYS: Table = Table {
         ),
     ],
     keys: &[
-        Key::new("dp_shard", Count(Some((1, 1 << 17))), PYTORCH, "Ranks over which parameters are sharded."),
+        Key::new("dp_shard", Count(Some((1, 1 << 17))), PYTORCH_BUT_DDP, "Ranks over which parameters are sharded."),
         Key::new("dp_replicate", Count(Some((1, 1 << 17))), PYTORCH, "Ranks over which shards are replicated (HSDP)."),
         Key::new("tp", Count(Some((1, 1 << 17))), ALL_BUT_ZERO_AND_XLA, "Tensor-parallel ranks, which are neighbours."),
-        Key::new("cp", Count(Some((1, 1 << 17))), CUDA, "Context-parallel ranks, which share a sequence."),
+        Key::new("cp", Count(Some((1, 1 << 17))), CUDA_BUT_DDP, "Context-parallel ranks, which share a sequence."),
         Key::new("pp", Count(Some((1, 1 << 17))), ALL_BUT_ZERO_AND_XLA, "Pipeline ranks.")
             .instead(&[(XLA, "write mesh.pipeline, the stages, and xla.num_pipeline_microbatches")]),
         Key::new("dp", Count(Some((1, 1 << 17))), REPLICAS, "Replicas of the model."),
@@ -170,6 +171,7 @@ pub(super) const PIPELINE_KEYS: Table = Table {
     group: Group::Mesh,
     owner: None,
     instead: &[
+        (DDP, "every rank has the whole model: remove the table"),
         (ZERO, "its pipelines are runtime = \"deepspeed\": remove the table"),
         (INTERNEVO, "InternEvo v0.1 has no pipelines: remove the table"),
         (NANOTRON, "write nanotron.pp_engine = \"1f1b\" or \"afab\""),
@@ -224,6 +226,7 @@ pub(super) const BATCH_KEYS: Table = Table {
     group: Group::Batch,
     owner: None,
     instead: &[
+        (DDP, "it is a switch of fully_shard: remove the key"),
         (MEGATRON, "gradients are reduced after the last micro-batch: remove the key"),
         (ZERO, "zero.stage says when gradients are reduced: remove the key"),
         (INTERNEVO, "gradients are reduced in the last micro-batch: remove the key"),
@@ -242,11 +245,11 @@ pub(super) const BATCH_KEYS: Table = Table {
         ),
         Key::new("global_tokens", Count(Some((1, i64::MAX))), ALL, "Tokens of a step, of all ranks: `accumulation` follows."),
         Key::new("sync_every_micro_batch", Flag, PYTORCH, "Whether gradients are reduced after every micro-batch."),
-        Key::new("set_is_last_backward", Flag, PYTORCH, "Whether the loop calls `set_is_last_backward`."),
+        Key::new("set_is_last_backward", Flag, PYTORCH_BUT_DDP, "Whether the loop calls `set_is_last_backward`."),
         Key::new(
             "all_reduce_every_micro_batch",
             Flag,
-            PYTORCH,
+            PYTORCH_BUT_DDP,
             "Whether replicas all-reduce after every micro-batch, or only after the last (`set_requires_all_reduce(False)`).",
         )
         .instead(&[(OTHERS, "it is a switch of fully_shard's replicas: remove the key")]),
@@ -260,6 +263,7 @@ pub(super) const TENSOR_PARALLEL_KEYS: Table = Table {
     group: Group::Rest,
     owner: None,
     instead: &[
+        (DDP, "every rank has the whole model: remove the table"),
         (
             &["megatron", "deepspeed", "internevo", "nanotron"],
             "the loss is always taken of split words: remove the key",
@@ -274,11 +278,11 @@ pub(super) const TENSOR_PARALLEL_KEYS: Table = Table {
             ALL_BUT_ZERO_AND_XLA,
             "Sequence parallelism: whether activations between tensor-parallel modules are sharded on the sequence.",
         ),
-        Key::new("loss", Flag, PYTORCH, "Whether the loss takes logits that are sharded on the vocabulary."),
+        Key::new("loss", Flag, PYTORCH_BUT_DDP, "Whether the loss takes logits that are sharded on the vocabulary."),
         Key::new(
             "asynchronous",
             Flag,
-            PYTORCH,
+            PYTORCH_BUT_DDP,
             "Whether compiled layers split their exchanges into parts that overlap with matmuls (async TP).",
         ),
     ],
@@ -291,6 +295,10 @@ pub(super) const PRECISION_KEYS: Table = Table {
     group: Group::Precision,
     owner: None,
     instead: &[
+        (
+            DDP,
+            "parameters are used, and gradients reduced, in the type they are stored in: write precision.storage, or precision.autocast",
+        ),
         (ZERO, "parameters are bf16, what is stepped fp32: remove the key"),
         (INTERNEVO, "parameters that are stepped are kept in fp32: remove the key"),
         (NANOTRON, "gradients and what is stepped are in fp32: remove the key"),
@@ -307,13 +315,13 @@ pub(super) const PRECISION_KEYS: Table = Table {
         Key::new(
             "param",
             Choice(&[Word("bf16"), Word("fp16"), Word("fp32"), Word("fp8"), Word("int32"), Word("int64")]),
-            CUDA,
+            CUDA_BUT_DDP,
             "Type that layers compute in: `MixedPrecisionPolicy.param_dtype`.",
         ),
         Key::new(
             "reduce",
             Choice(&[Word("bf16"), Word("fp16"), Word("fp32"), Word("fp8"), Word("int32"), Word("int64")]),
-            PYTORCH,
+            PYTORCH_BUT_DDP,
             "Type in which gradients are reduced: `MixedPrecisionPolicy.reduce_dtype`.",
         )
         .instead(&[(MEGATRON, "write megatron.grad_reduce_in_fp32 = true or false")]),

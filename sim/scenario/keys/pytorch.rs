@@ -1,6 +1,8 @@
 //! How PyTorch's own runtimes shard, compile and recompute: tables some keys of which others read.
 
-use super::readers::{CUDA, FSDP, FSDP1, INTERNEVO, MEGATRON, MODULES, NANOTRON, PYTORCH, XLA, ZERO};
+use super::readers::{
+    CUDA, DDP, FSDP, FSDP1, INTERNEVO, MEGATRON, MODULES, NANOTRON, PYTORCH, PYTORCH_BUT_DDP, XLA, ZERO,
+};
 use super::row::Choice::{With, Word};
 use super::row::Kind::{Choice, Count, Flag, List, Other};
 use super::row::{Group, Key, Table};
@@ -12,6 +14,7 @@ pub(super) const FSDP_KEYS: Table = Table {
     group: Group::Sharding,
     owner: None,
     instead: &[
+        (DDP, "nothing is sharded: remove the table, or write runtime = \"fsdp2\""),
         (MEGATRON, "Megatron-Core shards optimizer states: write megatron.distributed_optimizer = true"),
         (ZERO, "what is sharded is zero.stage: remove the table"),
         (INTERNEVO, "its optimizer states are sharded over internevo.zero1 replicas"),
@@ -102,6 +105,7 @@ pub(super) const FSDP1_KEYS: Table = Table {
     group: Group::Sharding,
     owner: None,
     instead: &[
+        (DDP, "nothing is sharded: remove the table, or write runtime = \"fsdp1\""),
         (MEGATRON, "Megatron-Core shards optimizer states: write megatron.distributed_optimizer = true"),
         (ZERO, "what is sharded is zero.stage: remove the table"),
         (INTERNEVO, "its optimizer states are sharded over internevo.zero1 replicas"),
@@ -136,6 +140,60 @@ pub(super) const FSDP1_KEYS: Table = Table {
     ],
 };
 
+/// `[ddp]`
+pub(super) const DDP_KEYS: Table = Table {
+    name: "ddp",
+    help: "Arguments of `DistributedDataParallel`.",
+    group: Group::Sharding,
+    owner: Some("ddp"),
+    instead: &[],
+    keys: &[
+        Key::new(
+            "bucket_cap_mb",
+            Count(Some((1, 1 << 20))),
+            DDP,
+            "`bucket_cap_mb`: MiB that fill a bucket of gradients. By default 25, and 1 for the first bucket.",
+        ),
+        Key::new(
+            "gradient_as_bucket_view",
+            Flag,
+            DDP,
+            "`gradient_as_bucket_view`: whether gradients are views of buckets, or are copied into them and back.",
+        ),
+        Key::new("static_graph", Flag, DDP, "`static_graph`: whether the graph of every step is the first one's."),
+        Key::new(
+            "find_unused_parameters",
+            Flag,
+            DDP,
+            "`find_unused_parameters`: whether each forward looks for parameters that it has not used.",
+        ),
+        Key::new(
+            "broadcast_buffers",
+            Flag,
+            DDP,
+            "`broadcast_buffers`: whether a forward begins with the first rank's buffers (`forward_sync_buffers` from 2.13 on).",
+        ),
+        Key::new(
+            "batched_grad_copy",
+            Flag,
+            DDP,
+            "`batched_grad_copy`: whether a bucket's gradients are copied together once it is full.",
+        ),
+        Key::new(
+            "lazy_bucket_allocation",
+            Flag,
+            DDP,
+            "`lazy_bucket_allocation`: whether buckets are allocated when their first gradient comes, and go after backward.",
+        ),
+        Key::new(
+            "comm_hook",
+            Choice(&[Word("bf16_compress_hook"), Word("fp16_compress_hook")]),
+            DDP,
+            "`register_comm_hook`: the type that buckets are cast to before they are reduced.",
+        ),
+    ],
+};
+
 /// `[compile]`
 pub(super) const COMPILE_KEYS: Table = Table {
     name: "compile",
@@ -143,14 +201,15 @@ pub(super) const COMPILE_KEYS: Table = Table {
     group: Group::Compile,
     owner: None,
     instead: &[
+        (DDP, "DDPOptimizer cuts compiled graphs where buckets end, which is not simulated: remove the key"),
         (MEGATRON, "its fusions are keys of [megatron], such as bias_activation_fusion"),
         (ZERO, "compiled blocks have no rules under its hooks: remove the table"),
         (&["internevo", "nanotron"], "nothing is compiled: remove the table"),
         (XLA, "the whole step is compiled: remove the table"),
     ],
     keys: &[
-        Key::new("blocks", Flag, PYTORCH, "Whether each layer is compiled on its own."),
-        Key::new("model", Flag, PYTORCH, "Whether the sharded model is compiled whole."),
+        Key::new("blocks", Flag, PYTORCH_BUT_DDP, "Whether each layer is compiled on its own."),
+        Key::new("model", Flag, PYTORCH_BUT_DDP, "Whether the sharded model is compiled whole."),
         Key::new("loss", Flag, PYTORCH, "Whether the loss is compiled."),
     ],
 };
@@ -162,6 +221,7 @@ pub(super) const FLOAT8_KEYS: Table = Table {
     group: Group::Rest,
     owner: None,
     instead: &[
+        (DDP, "it needs compiled layers, which are not simulated under DistributedDataParallel: remove the table"),
         (MEGATRON, "write megatron.fp8 = \"delayed\", \"tensorwise\", \"blockwise\" or \"mxfp8\""),
         (ZERO, "remove the table, or write runtime = \"fsdp2\""),
         (INTERNEVO, "its matmuls run in 16 bits: remove the table"),
@@ -172,19 +232,19 @@ pub(super) const FLOAT8_KEYS: Table = Table {
         Key::new(
             "recipe",
             Choice(&[Word("tensorwise"), Word("rowwise")]),
-            PYTORCH,
+            PYTORCH_BUT_DDP,
             "`recipe_name`: how operands are scaled.",
         ),
         Key::new(
             "all_gather",
             Flag,
-            PYTORCH,
+            PYTORCH_BUT_DDP,
             "`enable_fsdp_float8_all_gather`: whether parameters are gathered in float8.",
         ),
         Key::new(
             "precompute_scale",
             Flag,
-            PYTORCH,
+            PYTORCH_BUT_DDP,
             "`precompute_float8_dynamic_scale_for_fsdp`: whether all scales are computed once after the step.",
         ),
     ],
@@ -197,6 +257,7 @@ pub(super) const ACTIVATION_CHECKPOINTING_KEYS: Table = Table {
     group: Group::Recompute,
     owner: None,
     instead: &[
+        (DDP, "nothing is compiled or sharded: remove the key"),
         (MEGATRON, "write megatron.recompute = \"core_attn\", { uniform = 1 } or { block = 4 }"),
         (ZERO, "remove the key"),
         (INTERNEVO, "write internevo.checkpoint = true"),
@@ -223,7 +284,7 @@ pub(super) const ACTIVATION_CHECKPOINTING_KEYS: Table = Table {
         Key::new(
             "around_compiled",
             Flag,
-            PYTORCH,
+            PYTORCH_BUT_DDP,
             "Whether the checkpoint is around a compiled layer, or is compiled with it.",
         ),
         Key::new(
@@ -235,7 +296,7 @@ pub(super) const ACTIVATION_CHECKPOINTING_KEYS: Table = Table {
         Key::new(
             "around_hooks",
             Flag,
-            PYTORCH,
+            PYTORCH_BUT_DDP,
             "Whether checkpoints are around sharded layers, so that FSDP's hooks run inside them.",
         ),
         Key::new(

@@ -1,19 +1,37 @@
 //! Sets of frameworks, by the names that scenarios write.
 
 /// Every framework.
-pub(super) const ALL: &[&str] =
-    &["fsdp2", "fsdp1", "single_device", "megatron", "deepspeed", "deepspeed-zero", "internevo", "nanotron", "xla"];
+pub(super) const ALL: &[&str] = &[
+    "fsdp2",
+    "fsdp1",
+    "ddp",
+    "single_device",
+    "megatron",
+    "deepspeed",
+    "deepspeed-zero",
+    "internevo",
+    "nanotron",
+    "xla",
+];
 
-/// All on GPUs but DeepSpeed's ZeRO.
+/// All on GPUs but DeepSpeed's ZeRO and PyTorch's `DistributedDataParallel`.
 pub(super) const ALL_BUT_ZERO_AND_XLA: &[&str] =
     &["fsdp2", "fsdp1", "single_device", "megatron", "deepspeed", "internevo", "nanotron"];
 
 /// Those of which a file says whether they clip gradients.
-pub(super) const CLIPS: &[&str] = &["fsdp2", "fsdp1", "single_device", "megatron", "deepspeed", "deepspeed-zero"];
+pub(super) const CLIPS: &[&str] =
+    &["fsdp2", "fsdp1", "ddp", "single_device", "megatron", "deepspeed", "deepspeed-zero"];
 
 /// Those on GPUs.
 pub(super) const CUDA: &[&str] =
+    &["fsdp2", "fsdp1", "ddp", "single_device", "megatron", "deepspeed", "deepspeed-zero", "internevo", "nanotron"];
+
+/// Those on GPUs but PyTorch's `DistributedDataParallel`.
+pub(super) const CUDA_BUT_DDP: &[&str] =
     &["fsdp2", "fsdp1", "single_device", "megatron", "deepspeed", "deepspeed-zero", "internevo", "nanotron"];
+
+/// PyTorch's `DistributedDataParallel`.
+pub(super) const DDP: &[&str] = &["ddp"];
 
 /// Those that shard with PyTorch.
 pub(super) const FSDP: &[&str] = &["fsdp2", "fsdp1"];
@@ -28,13 +46,16 @@ pub(super) const INTERNEVO: &[&str] = &["internevo"];
 pub(super) const MEGATRON: &[&str] = &["megatron", "deepspeed"];
 
 /// Those that run a PyTorch module as it is.
-pub(super) const MODULES: &[&str] = &["fsdp2", "fsdp1", "single_device", "deepspeed-zero"];
+pub(super) const MODULES: &[&str] = &["fsdp2", "fsdp1", "ddp", "single_device", "deepspeed-zero"];
 
 /// nanotron.
 pub(super) const NANOTRON: &[&str] = &["nanotron"];
 
 /// PyTorch's own runtimes.
-pub(super) const PYTORCH: &[&str] = &["fsdp2", "fsdp1", "single_device"];
+pub(super) const PYTORCH: &[&str] = &["fsdp2", "fsdp1", "ddp", "single_device"];
+
+/// PyTorch's own runtimes but `DistributedDataParallel`.
+pub(super) const PYTORCH_BUT_DDP: &[&str] = &["fsdp2", "fsdp1", "single_device"];
 
 /// PyTorch's own, and those that run Megatron's modules.
 pub(super) const PYTORCH_OR_MEGATRON: &[&str] = &["fsdp2", "fsdp1", "single_device", "megatron", "deepspeed"];

@@ -1,6 +1,8 @@
 //! The loss, the optimizer, the loop and what PyTorch's versions differ in: tables some keys of which others read.
 
-use super::readers::{ALL, CLIPS, CUDA, INTERNEVO, MEGATRON, MODULES, NANOTRON, OTHERS, PYTORCH, XLA, ZERO};
+use super::readers::{
+    ALL, CLIPS, CUDA, DDP, INTERNEVO, MEGATRON, MODULES, NANOTRON, OTHERS, PYTORCH, PYTORCH_BUT_DDP, XLA, ZERO,
+};
 use super::row::Choice::Word;
 use super::row::Kind::{Choice, Count, Flag, Number, Other, Text};
 use super::row::{Group, Key, Table};
@@ -12,6 +14,7 @@ pub(super) const LOSS_KEYS: Table = Table {
     group: Group::Rest,
     owner: None,
     instead: &[
+        (DDP, "nothing is sharded: remove the key"),
         (MEGATRON, "write megatron.cross_entropy_loss_fusion"),
         (ZERO, "the module computes its loss itself, so logits go with it: remove the key"),
         (INTERNEVO, "it is flash-attention's cross-entropy: remove the table"),
@@ -49,7 +52,7 @@ pub(super) const LOSS_KEYS: Table = Table {
         Key::new(
             "unshards_head",
             Flag,
-            PYTORCH,
+            PYTORCH_BUT_DDP,
             "Whether a loss by parts that makes gradients gathers the head's parameters itself (torchtitan 0.3.0).",
         ),
         Key::new(
@@ -68,6 +71,7 @@ pub(super) const OPTIMIZER_KEYS: Table = Table {
     group: Group::Rest,
     owner: None,
     instead: &[
+        (DDP, "gradients are reduced before any is stepped: remove the key"),
         (MEGATRON, "it is Adam in one kernel: remove the key, or see megatron.exp_avg_dtype"),
         (ZERO, "the optimizer steps one flat tensor when all gradients are there: remove the key"),
         (INTERNEVO, "it is torch's AdamW under HybridZeroOptimizer, which clips: remove the table"),
@@ -115,7 +119,7 @@ pub(super) const OPTIMIZER_KEYS: Table = Table {
         Key::new(
             "in_backward",
             Flag,
-            PYTORCH,
+            PYTORCH_BUT_DDP,
             "Whether each parameter is stepped in backward, as soon as its gradient is ready.",
         ),
     ],
@@ -157,6 +161,7 @@ pub(super) const FRAMEWORK_KEYS: Table = Table {
     group: Group::Rest,
     owner: None,
     instead: &[
+        (DDP, "it is a switch of other runtimes: remove the key"),
         (MEGATRON, "write megatron.implementation = \"transformer_engine\" or \"local\", and its fusions"),
         (ZERO, "remove the key"),
         (INTERNEVO, "its modules are InternLM's: remove the key"),
@@ -219,7 +224,7 @@ pub(super) const FRAMEWORK_KEYS: Table = Table {
         Key::new(
             "cuda_graphs",
             Flag,
-            PYTORCH,
+            PYTORCH_BUT_DDP,
             "Whether forward, loss and backward of a micro-batch are one CUDA graph (torchtitan 0.3.0).",
         ),
         Key::new(
@@ -237,13 +242,13 @@ pub(super) const FRAMEWORK_KEYS: Table = Table {
         Key::new(
             "context_parallel_rotate_method",
             Choice(&[Word("allgather"), Word("alltoall")]),
-            PYTORCH,
+            PYTORCH_BUT_DDP,
             "How context-parallel ranks exchange keys and values.",
         ),
         Key::new(
             "context_parallel_load_balancer",
             Choice(&[Word("headtail"), Word("none")]),
-            PYTORCH,
+            PYTORCH_BUT_DDP,
             "Which parts of a sequence each context-parallel rank gets.",
         ),
     ],
@@ -255,13 +260,16 @@ pub(super) const MEMORY_KEYS: Table = Table {
     help: "The allocator.",
     group: Group::Rest,
     owner: None,
-    instead: &[(XLA, "the compiler gives every buffer its place: there is no allocator to set")],
+    instead: &[
+        (DDP, "it is of parameters that fully_shard has sharded: remove the key"),
+        (XLA, "the compiler gives every buffer its place: there is no allocator to set"),
+    ],
     keys: &[
         Key::new("expandable_segments", Flag, CUDA, "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`."),
         Key::new(
             "initialisation",
             Choice(&[Word("in_place"), Word("truncated_normal")]),
-            PYTORCH,
+            PYTORCH_BUT_DDP,
             "How parameters are initialised, where that leaves blocks in the allocator's cache.",
         )
         .instead(&[(OTHERS, "it is of parameters that fully_shard has sharded: remove the key")]),

@@ -41,7 +41,10 @@ pub(super) fn changes(scenario: &Scenario, job: &TorchPlan) -> Vec<Change> {
     if let Some(how) = job.optimizer.slimmer() {
         list.push(Change::set("optimizer.implementation", how.written()));
     }
-    if job.fsdp.replicate > 1 {
+    if job.ddp.is_some_and(|settings| !settings.gradient_as_bucket_view) {
+        list.push(Change::set("ddp.gradient_as_bucket_view", true));
+    }
+    if job.fsdp.replicate > 1 && job.ddp.is_none() {
         let all = i64::from(job.fsdp.shard * job.fsdp.replicate);
         list.push(Change::set("mesh.dp_shard", all).and(Change::set("mesh.dp_replicate", 1)));
     }

@@ -1,4 +1,4 @@
-//! The tables `[fsdp]` and `[fsdp1]` as written.
+//! The tables `[fsdp]`, `[fsdp1]` and `[ddp]` as written.
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -137,4 +137,36 @@ pub enum BackwardPrefetch {
     Post,
     /// Neither.
     None,
+}
+
+/// `[ddp]`: arguments of `DistributedDataParallel`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ddp {
+    /// `bucket_cap_mb`.
+    pub bucket_cap_mb: Option<Spanned<i64>>,
+    /// `gradient_as_bucket_view`.
+    pub gradient_as_bucket_view: Option<bool>,
+    /// `static_graph`.
+    pub static_graph: Option<bool>,
+    /// `find_unused_parameters`.
+    pub find_unused_parameters: Option<bool>,
+    /// `broadcast_buffers`.
+    pub broadcast_buffers: Option<bool>,
+    /// `batched_grad_copy`.
+    pub batched_grad_copy: Option<bool>,
+    /// `lazy_bucket_allocation`.
+    pub lazy_bucket_allocation: Option<bool>,
+    /// `register_comm_hook`.
+    pub comm_hook: Option<CommHook>,
+}
+
+/// Hooks of `torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum CommHook {
+    /// `bf16_compress_hook`.
+    Bf16CompressHook,
+    /// `fp16_compress_hook`.
+    Fp16CompressHook,
 }
