@@ -1,7 +1,8 @@
 //! PyTorch's own kernels, as training steps ran them on one H200 at its power limit.
 //!
 //! `kernels.csv` is made by `kernels.py` of the receipts in `tests/receipts/windtunnel-h200.jsonl`: for each the time of an operator in one
-//! profiled step, and the bytes or the shape that follow from what was trained. Step times are not in it.
+//! profiled step, and the bytes or the shape that follow from what was trained. Step times are not in it. mamba_ssm's kernels are those of
+//! `tests/oracles/hybrid-steps.jsonl`, by `scans.py`.
 //!
 //! Another chip gets them carried over, by what holds each kernel back ([`Held`]).
 
@@ -33,7 +34,7 @@ enum Held {
 }
 
 /// The families, in the order of a profile.
-const FAMILIES: [(&str, Held); 8] = [
+const FAMILIES: [(&str, Held); 11] = [
     ("log_softmax", Held::Traffic),
     ("log_softmax_backward", Held::Traffic),
     ("compiled_log_softmax", Held::Arithmetic),
@@ -42,6 +43,9 @@ const FAMILIES: [(&str, Held); 8] = [
     ("fused_optimizer_16bit", Held::Latency),
     ("chunk_cat", Held::Latency),
     ("widening_cast", Held::Latency),
+    ("chunk_scan", Held::Arithmetic),
+    ("chunk_state", Held::Arithmetic),
+    ("gated_norm_backward", Held::Latency),
 ];
 
 /// What a share on another chip adds to its 90th percentile: assumed.

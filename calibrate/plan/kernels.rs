@@ -32,7 +32,10 @@ fn stands_for(kind: MemoryKind) -> Option<&'static str> {
         | MemoryKind::FusedOptimizer
         | MemoryKind::FusedOptimizer16
         | MemoryKind::ChunkCat
-        | MemoryKind::Cast => return None,
+        | MemoryKind::Cast
+        | MemoryKind::ChunkScan
+        | MemoryKind::ChunkState
+        | MemoryKind::GatedNormBackward => return None,
     })
 }
 

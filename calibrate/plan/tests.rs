@@ -99,7 +99,10 @@ fn every_kind_of_memory_bound_kernel_is_measured_by_one_of_its_family() {
         | MemoryKind::FusedOptimizer
         | MemoryKind::FusedOptimizer16
         | MemoryKind::ChunkCat
-        | MemoryKind::Cast => None,
+        | MemoryKind::Cast
+        | MemoryKind::ChunkScan
+        | MemoryKind::ChunkState
+        | MemoryKind::GatedNormBackward => None,
     };
     for &kind in MemoryKind::ALL {
         let Some(family) = family(kind) else { continue };

@@ -43,6 +43,9 @@ pub(super) struct Written {
     copy: Family,
     complex: Family,
     widening_cast: Option<Family>,
+    chunk_scan: Option<Family>,
+    chunk_state: Option<Family>,
+    gated_norm_backward: Option<Family>,
     host: WrittenHost,
 }
 
@@ -133,6 +136,8 @@ impl Memory {
         let (fused_optimizer, fused_optimizer_16bit) =
             (or(w.fused_optimizer, &w.foreach), or(w.fused_optimizer_16bit, &w.foreach));
         let (chunk_cat, cast) = (or(w.chunk_cat, &w.foreach), or(w.widening_cast, &w.elementwise));
+        let (chunk_scan, chunk_state) = (or(w.chunk_scan, &w.norm), or(w.chunk_state, &w.norm));
+        let gated_norm_backward = or(w.gated_norm_backward, &w.norm_backward);
         let family = |kind: MemoryKind| match kind {
             MemoryKind::Elementwise => &w.elementwise,
             MemoryKind::Norm => &w.norm,
@@ -159,6 +164,9 @@ impl Memory {
             MemoryKind::Copy => &w.copy,
             MemoryKind::Complex => &w.complex,
             MemoryKind::Cast => &cast,
+            MemoryKind::ChunkScan => &chunk_scan,
+            MemoryKind::ChunkState => &chunk_state,
+            MemoryKind::GatedNormBackward => &gated_norm_backward,
         };
         let mut families: Vec<Family> = MemoryKind::ALL.iter().map(|&kind| family(kind).clone()).collect();
         if let Some(bad) = families.iter().find(|f| !(0.01..=2.0).contains(&f.share)) {

@@ -201,6 +201,13 @@ pub enum MemoryKind {
     /// (`unrolled_elementwise_kernel` with `LoadWithCast`, `aten/src/ATen/native/cuda/CUDALoops.cuh`); one to a narrower type has
     /// a kernel of its own and is as fast as the stream (`Copy.cu`).
     Cast,
+    /// mamba_ssm's Triton kernels that multiply tokens of a chunk with each other (`_chunk_scan_fwd_kernel` and two of its backward): too
+    /// many products for their bytes.
+    ChunkScan,
+    /// Those that multiply a chunk with states, or gradients of them.
+    ChunkState,
+    /// mamba_ssm's gated norm, backward (`_layer_norm_bwd_kernel`).
+    GatedNormBackward,
 }
 
 /// PyTorch's operator that converts a tensor to another type, whoever calls it.

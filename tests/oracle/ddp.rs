@@ -9,9 +9,9 @@ use windtunnel::memory::{Settings, replay};
 use windtunnel::plan::torch::TorchPlan;
 use windtunnel::plan::torch::ddp::Ddp;
 use windtunnel::program::{Collective, DType, Instr, Program};
+use windtunnel::runtime::Plan;
 use windtunnel::runtime::fsdp::{MixedPrecision, Version};
 use windtunnel::runtime::train::{self, Autocast};
-use windtunnel::runtime::{Framework, Plan};
 use windtunnel::units::Bytes;
 
 /// Cases at which PyTorch stops.

@@ -97,5 +97,8 @@ fn family(kind: MemoryKind) -> &'static str {
         MemoryKind::Copy => "copy",
         MemoryKind::Complex => "complex elementwise",
         MemoryKind::Cast => "cast",
+        MemoryKind::ChunkScan => "scan within chunks",
+        MemoryKind::ChunkState => "states of chunks",
+        MemoryKind::GatedNormBackward => "gated norm backward",
     }
 }

@@ -25,7 +25,23 @@ const PASS: &str = "_state_passing_fwd_kernel";
 const PRODUCTS: &str = "_bmm_chunk_fwd_kernel";
 pub(super) const SCAN: &str = "_chunk_scan_fwd_kernel";
 pub(super) const NORM: &str = "_layer_norm_fwd_1pass_kernel";
+const BACKWARD: &str = "_chunk_scan_chunk_state_bwd_dx_kernel";
+const DECAYS: &str = "_chunk_scan_bwd_ddAcs_stable_kernel";
+const STATES_BACKWARD: &str = "_chunk_scan_bwd_dstates_kernel";
+const B_BACKWARD: &str = "_chunk_state_bwd_db_kernel";
+const C_BACKWARD: &str = "_chunk_scan_bwd_dc_kernel";
+const PRODUCTS_BACKWARD: &str = "_chunk_scan_bwd_dcb_kernel";
 pub(super) const NORM_BACKWARD: &str = "_layer_norm_bwd_kernel";
+
+/// The family of a kernel.
+fn family(name: &str) -> MemoryKind {
+    match name {
+        SCAN | BACKWARD | DECAYS => MemoryKind::ChunkScan,
+        STATE | STATES_BACKWARD | B_BACKWARD | C_BACKWARD | PRODUCTS_BACKWARD => MemoryKind::ChunkState,
+        NORM_BACKWARD => MemoryKind::GatedNormBackward,
+        _ => MemoryKind::Norm,
+    }
+}
 
 /// Sizes of the scan's tensors \[B\].
 #[derive(Clone, Copy)]
@@ -160,7 +176,7 @@ impl Eager {
     /// A Triton kernel that moves so many bytes.
     pub(super) fn scan_kernel(&mut self, name: &'static str, (read, written): (u64, u64), forward: bool) {
         let dispatch = if forward { self.settings.forward } else { self.settings.backward };
-        self.pointwise(name, MemoryKind::Norm, read, written, dispatch);
+        self.pointwise(name, family(name), read, written, dispatch);
     }
 
     /// Gradients of what the first projection made, and of seven or eight parameters.
@@ -210,8 +226,8 @@ impl Eager {
         self.scan_kernel("aten.clone", (size.dt, size.dt), false);
         let start = self.scan_states(size, false, Self::temporary);
         let before_gate = gated.then(|| self.scan_gate_backward(size, m));
-        let of_states = self.temporary(size.states, "_chunk_scan_bwd_dstates_kernel");
-        self.scan_kernel("_chunk_scan_bwd_dstates_kernel", (size.inner + size.group, size.states), false);
+        let of_states = self.temporary(size.states, STATES_BACKWARD);
+        self.scan_kernel(STATES_BACKWARD, (size.inner + size.group, size.states), false);
         let pass = "_state_passing_bwd_kernel";
         let (of_passed, passed) = (self.temporary(narrow, pass), self.temporary(narrow, pass));
         let parts = 4 * size.chunks * m.heads * (m.head_dim * m.state).div_ceil(STATE_PART);
@@ -220,7 +236,7 @@ impl Eager {
         self.release(of_states);
         self.release(start.states);
 
-        let name = "_chunk_scan_chunk_state_bwd_dx_kernel";
+        let name = BACKWARD;
         let blocks = m.chunk.div_ceil(PART) * m.head_dim.div_ceil(PART);
         let of_skip_parts = self.temporary(4 * size.chunks * m.heads * blocks, name);
         let of_steps = self.temporary(size.head_tokens, name);
@@ -243,9 +259,9 @@ impl Eager {
             this.release(parts);
             (sum, of_rates)
         };
-        let (of_b, next) = summed(self, "_chunk_state_bwd_db_kernel", size.inner + narrow, whole);
-        let (of_c, before) = summed(self, "_chunk_scan_bwd_dc_kernel", size.inner + narrow, whole);
-        let name = "_chunk_scan_bwd_dcb_kernel";
+        let (of_b, next) = summed(self, B_BACKWARD, size.inner + narrow, whole);
+        let (of_c, before) = summed(self, C_BACKWARD, size.inner + narrow, whole);
+        let name = PRODUCTS_BACKWARD;
         let parts = self.temporary(splits * size.products, name);
         self.scan_kernel(name, (2 * size.inner, splits * size.products), false);
         let of_products = self.temporary(size.products, "aten.sum");
@@ -261,7 +277,7 @@ impl Eager {
         });
         self.release(flipped[0]);
         self.release(flipped[1]);
-        let name = "_chunk_scan_bwd_ddAcs_stable_kernel";
+        let name = DECAYS;
         let parts = self.temporary(m.chunk.div_ceil(PART) * size.head_tokens, name);
         self.scan_kernel(name, (2 * size.inner + size.products, m.chunk.div_ceil(PART) * size.head_tokens), false);
         let of_sums = self.temporary(size.head_tokens, "aten.sum");
