@@ -22,6 +22,7 @@ mod experts;
 mod falcon;
 mod fits;
 mod gemma;
+mod glm4_moe;
 mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
@@ -48,6 +49,7 @@ mod qwen;
 mod qwen3_next;
 mod refuse;
 pub mod shipped;
+mod smollm3;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -93,6 +95,8 @@ const ARCHITECTURES: &[Architecture] = &[
     dense("gemma3_text", "Gemma3TextConfig", gemma::read_gemma3),
     dense("phi3", "Phi3Config", phi3::read),
     dense("olmo2", "Olmo2Config", olmo2::read),
+    dense("olmo3", "Olmo3Config", olmo2::read_olmo3),
+    dense("smollm3", "SmolLM3Config", smollm3::read),
     dense("nemotron", "NemotronConfig", nemotron::read),
     dense("gpt2", "GPT2Config", gpt2::read),
     dense("gpt_neox", "GPTNeoXConfig", gpt_neox::read),
@@ -105,6 +109,7 @@ const ARCHITECTURES: &[Architecture] = &[
     sparse("llama4_text", "Llama4TextConfig", llama4::read),
     sparse("qwen3_moe", "Qwen3MoeConfig", qwen::read_qwen3_moe),
     sparse("deepseek_v2", "DeepseekV2Config", deepseek::read_v2),
+    sparse("glm4_moe", "Glm4MoeConfig", glm4_moe::read),
     sparse("deepseek_v3", "DeepseekV3Config", deepseek::read_v3),
     dense("mamba2", "Mamba2Config", mamba2::read),
     sparse("nemotron_h", "NemotronHConfig", nemotron_h::read),

@@ -27,6 +27,20 @@ fn error(name: &str, changes: &[(&str, Value)], gone: &[&str]) -> String {
     changed(name, changes, gone).expect_err("should be an error").to_string()
 }
 
+/// Totals of the parameters that transformers 5.24's classes make of these configurations on the meta device.
+#[test]
+fn parameter_counts_are_those_of_transformers_classes() {
+    for (name, made) in [
+        ("olmo-3-7b", 7_298_011_136),
+        ("olmo-3-32b", 32_233_522_176),
+        ("smollm3-3b", 3_075_098_624),
+        ("glm-4.5-air", 106_852_245_504),
+        ("glm-4.5", 352_797_814_784),
+    ] {
+        assert_eq!(shipped::named(name).expect(name).params().total, made, "{name}");
+    }
+}
+
 /// Totals of the weights on the Hugging Face Hub, a matrix shared by embedding and head counted once.
 #[test]
 fn parameter_counts_are_the_published_ones() {
