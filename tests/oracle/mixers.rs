@@ -89,6 +89,10 @@ fn text(case: &serde_json::Value) -> String {
         (1, storage) => format!("storage = \"{storage}\""),
         _ => format!("param = \"bf16\"\nreduce = \"{}\"", word("reduce")),
     };
+    let experts = match word("pattern").contains(['E', 'N', 'Q', 'm', 'a']) {
+        true => format!("[framework]\nexperts = \"{}\"\n", word("impl")),
+        false => String::new(),
+    };
     format!(
         r#"runtime = "{runtime}"
 [topology]
@@ -107,9 +111,7 @@ sequence = {seq}
 micro = {batch}
 [precision]
 {precision}
-[framework]
-experts = "{experts}"
-[activation_checkpointing]
+{experts}[activation_checkpointing]
 policy = "{ac}"
 early_stop = true
 [optimizer]
@@ -120,7 +122,6 @@ clip_grad_norm = false
         vocab = number("vocab"),
         seq = number("seq"),
         batch = number("batch"),
-        experts = word("impl"),
         ac = word("ac"),
     )
 }
