@@ -76,7 +76,10 @@ fn what_is_not_data_parallel_is_refused_by_name() {
         ("precision.reduce = 'bf16'", "precision.reduce means nothing"),
         ("ddp.static_graph = true", "static_graph=True with no_sync in the first step"),
         ("ddp.bucket_cap_mb = 0", "ddp.bucket_cap_mb = 0 is out of range"),
-        ("ddp.find_unused_parameters = true, activation_checkpointing.use_reentrant = true", "with which PyTorch stops"),
+        (
+            "ddp.find_unused_parameters = true, activation_checkpointing.use_reentrant = true",
+            "with which PyTorch stops",
+        ),
         ("ddp.find_unused_parameters = true, loss.kind = 'fused_linear'", "returns other than logits"),
     ] {
         let said = refusal(&make::apply(QWEN, change));

@@ -139,11 +139,7 @@ pub(super) const RULES: &[Rule<TorchPlan>] = &[
         |plan| plan.job.ddp.is_some_and(|settings| settings.static_graph),
         "a static graph is searched once, in the first step",
     ),
-    Rule(
-        &["ddp.broadcast_buffers"],
-        |plan| has_no_buffers(plan.job),
-        "the model has no buffers to broadcast",
-    ),
+    Rule(&["ddp.broadcast_buffers"], |plan| has_no_buffers(plan.job), "the model has no buffers to broadcast"),
     Rule(
         &["memory.initialisation"],
         |plan| plan.job.fsdp.cpu_offload,
