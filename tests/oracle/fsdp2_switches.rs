@@ -37,6 +37,7 @@ fn name(collective: Collective) -> &'static str {
         Collective::ReduceScatter => "reduce_scatter",
         Collective::AllReduce => "all_reduce",
         Collective::AllToAll => "all_to_all",
+        Collective::Broadcast => "broadcast",
         _ => "another",
     }
 }

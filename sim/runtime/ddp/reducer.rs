@@ -195,15 +195,15 @@ impl Reducer {
             let bytes = self.buckets[at].bytes;
             self.buckets[at].storage = Some(bucket(eager, bytes));
         }
-        let mut gone = vec![];
+        let mut gone = None;
         if self.settings.batched_grad_copy {
             self.buckets[at].waiting.push(param);
         } else {
-            gone.extend(self.fill(eager, param));
+            gone = self.fill(eager, param);
         }
         self.buckets[at].pending -= 1;
         if self.buckets[at].pending == 0 {
-            gone.extend(self.fill_together(eager, at));
+            gone = gone.or(self.fill_together(eager, at, param));
             while self.buckets.get(self.next).is_some_and(|bucket| bucket.pending == 0) {
                 self.reduce(eager, self.next);
                 self.next += 1;
@@ -212,6 +212,7 @@ impl Reducer {
                 self.reduce_map(eager);
             }
         }
+        // Autograd's engine holds the gradient that it has just made until the hook returns.
         gone.into_iter().for_each(|storage| eager.release(storage));
     }
 
@@ -239,11 +240,11 @@ impl Reducer {
         eager.set_leaf(param, storage, (self.dtype, self.bytes(param)))
     }
 
-    /// Copies gradients that have waited for their bucket's last one, and divides the bucket.
-    fn fill_together(&mut self, eager: &mut Eager, at: usize) -> Vec<Storage> {
+    /// Copies gradients that have waited for their bucket's last one, and divides the bucket. Returns what the last one no longer is.
+    fn fill_together(&mut self, eager: &mut Eager, at: usize, last: usize) -> Option<Storage> {
         let waiting = std::mem::take(&mut self.buckets[at].waiting);
         if !self.settings.batched_grad_copy {
-            return vec![];
+            return None;
         }
         let copied: Vec<usize> = waiting.into_iter().filter(|&param| !eager.leaf_is_part(param)).collect();
         let bytes = copied.iter().map(|&param| self.bytes(param)).sum::<u64>();
@@ -254,7 +255,14 @@ impl Reducer {
             let whole = self.buckets[at].bytes;
             kernel(eager, "aten.div_", MemoryKind::Elementwise, (whole, whole));
         }
-        copied.into_iter().filter_map(|param| self.point(eager, param)).collect()
+        let mut held = None;
+        for param in copied {
+            match self.point(eager, param) {
+                Some(storage) if param == last => held = Some(storage),
+                gone => gone.into_iter().for_each(|storage| eager.release(storage)),
+            }
+        }
+        held
     }
 
     /// All-reduces a bucket, which a hook may compress.

@@ -68,6 +68,11 @@ impl Eager {
                 let (total, more) = (leaf.part.unwrap_or_else(|| self.bytes(leaf.storage)), self.bytes(gradient));
                 let dispatch = self.settings.backward;
                 self.pointwise("aten.add_", MemoryKind::Elementwise, total + more, total, dispatch);
+                if self.framework.torch().is_some() {
+                    // The engine holds what it has added until the leaf's hooks have run.
+                    self.leaf_took(param);
+                    return self.release(gradient);
+                }
                 self.release(gradient);
             }
         }
