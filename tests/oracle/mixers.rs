@@ -1,7 +1,7 @@
 //! Stacks with gated DeltaNet, gated attention, and experts beside Mamba-2, against PyTorch's allocator and FLOP counter
 //! (`tests/oracles/mixers.json`).
 
-use super::cases;
+use super::{cases, memory};
 use windtunnel::memory::{Settings, replay};
 use windtunnel::program::{Instr, Program, Work};
 use windtunnel::scenario::Scenario;
@@ -139,7 +139,7 @@ fn counted(program: &Program) -> u128 {
 #[test]
 fn oracle_memory_and_flops_of_gated_mixers_and_experts_beside_mamba_2_agree_with_pytorch() {
     let Some(file) = cases::read("mixers.json") else { return };
-    let (mut table, mut wrong) = (String::new(), 0);
+    let (mut table, mut wrong, mut order) = (String::new(), 0, String::new());
     let list = file["cases"].as_array().expect("cases");
     let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny/scenario.toml");
     for case in list {
@@ -153,6 +153,13 @@ fn oracle_memory_and_flops_of_gated_mixers_and_experts_beside_mamba_2_agree_with
         let flops = counted(&program) == u128::from(case["flops"].as_u64().expect("FLOPs"));
         let params = case["params"].as_u64().is_none_or(|params| scenario.job.model().params().total == params);
         wrong += usize::from(both[0].abs() > 0.5 || !flops || !params);
+        let theirs_in_order = case["events"].as_str().expect("events").split_whitespace();
+        let theirs_in_order = theirs_in_order.map(|event| {
+            let (sign, bytes) = event.split_at(1);
+            (if sign == "+" { '+' } else { '-' }, bytes.parse().expect("bytes"))
+        });
+        let id = serde_json::json!([case["pattern"], case["ac"], case["world"], case["fsdp"], case["seq"], case["impl"]]);
+        order += &memory::first_large_difference(&id, &program, theirs_in_order);
         let words = ["pattern", "dim", "kheads", "vheads", "seq", "batch", "impl", "storage", "ac", "world", "fsdp"];
         let words: Vec<String> = words.iter().map(|key| case[key].to_string()).collect();
         table += &format!(
@@ -165,6 +172,6 @@ fn oracle_memory_and_flops_of_gated_mixers_and_experts_beside_mamba_2_agree_with
             if params { "" } else { ", other parameters" }
         );
     }
-    println!("{table}");
+    println!("{table}{order}");
     assert!(list.len() >= 36 && wrong == 0, "{wrong} of {} differ\n{table}", list.len());
 }

@@ -12,8 +12,8 @@ causal_conv1d 1.5 does, written by hand from its source. Experts, attention and 
 
     PYTHONPATH=<mamba_ssm 2.3.2 and fla 0.6.0> python mixers.py > mixers.json
 """
-import gc
 import json
+import os
 import sys
 import types
 
@@ -279,10 +279,8 @@ CASES = [
 
 def build(c):
     torch.backends.cuda.enable_cudnn_sdp(False)
-    torch.backends.cuda.enable_mem_efficient_sdp(False)
-    torch.backends.cuda.enable_math_sdp(c["storage"] == "fp32" and False)
-    if c["storage"] == "fp32":
-        torch.backends.cuda.enable_mem_efficient_sdp(True)
+    torch.backends.cuda.enable_mem_efficient_sdp(c["storage"] == "fp32")
+    torch.backends.cuda.enable_math_sdp(False)
     with torch.device("meta"):
         m = Model(c)
     if c["ac"] == "full":
@@ -310,16 +308,16 @@ def build(c):
     return m
 
 
-def run(case, trace=False):
+def run(case):
     c = BASE | case
     m = build(c)
     optimizer = torch.optim.AdamW(m.parameters(), lr=1e-4, foreach=True)
-    peaks, flops, events = {}, None, []
+    peaks = {}
     for step in range(3):
         x = torch.zeros(c["batch"], c["seq"], dtype=torch.long, device="cuda")
         torch.cuda.reset_peak_memory_stats()
         if step == 2:
-            torch.cuda.memory._record_memory_history(max_entries=1_000_000, context="alloc" if trace else None, stacks="python")
+            torch.cuda.memory._record_memory_history(max_entries=1_000_000, context=None)
         loss = F.cross_entropy(m(x).flatten(0, 1).float(), x.flatten(0, 1))
         loss.backward()
         del loss
@@ -328,37 +326,31 @@ def run(case, trace=False):
         peaks = dict(allocated=torch.cuda.max_memory_allocated(), reserved=torch.cuda.max_memory_reserved())
     events = torch.cuda.memory._snapshot()["device_traces"][0]
     torch.cuda.memory._record_memory_history(enabled=None)
-    if trace:
-        for event in events:
-            frames = [f"{f['filename'].rsplit('/', 1)[-1]}:{f['line']}:{f['name']}" for f in event.get("frames", [])]
-            frames = [f for f in frames if not f.startswith(("mamba.py", "module.py", "_ops.py"))]
-            print(event["action"], event["size"], " < ".join(frames[:4]), sep="\t")
-    if trace:
-        return None
+    signs = {"alloc": "+", "free_requested": "-"}
+    large = (e for e in events if e["action"] in signs and e["size"] > 1 << 20)
+    peaks["events"] = " ".join(f"{signs[e['action']]}{e['size']}" for e in large)
     counter = FlopCounterMode(display=False)
-    gc.collect()
     with counter:
         x = torch.zeros(c["batch"], c["seq"], dtype=torch.long, device="cuda")
         F.cross_entropy(m(x).flatten(0, 1).float(), x.flatten(0, 1)).backward()
-    flops = counter.get_total_flops()
-    sizes = [(1 if event["action"] == "alloc" else -1) * event["size"] for event in events if event["action"] in ("alloc", "free_requested")]
-    return c | peaks | dict(params=sum(p.numel() for p in m.parameters()) if c["world"] == 1 else None, flops=flops), sizes
+    params = sum(p.numel() for p in m.parameters()) if c["world"] == 1 else None
+    return c | peaks | dict(params=params, flops=counter.get_total_flops())
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2:
-        run(json.loads(sys.argv[1]), trace=True)
-    elif len(sys.argv) > 1:
-        row, sizes = run(json.loads(sys.argv[1]))
-        print(json.dumps(row))
-    else:
-        import subprocess
-
-        rows = []
-        for case in CASES:
-            done = subprocess.run([sys.executable, __file__, json.dumps(case)], capture_output=True, text=True)
-            if done.returncode:
-                raise SystemExit(done.stderr)
-            rows.append(json.loads(done.stdout.splitlines()[-1]))
-            print(rows[-1], file=sys.stderr)
-        print(json.dumps({"torch": torch.__version__, "transformers": "5.24.0", "fla": "0.6.0", "mamba_ssm": "2.3.2.post1", "cases": rows}, indent=1))
+    rows = []
+    for case in CASES if len(sys.argv) < 2 else [json.loads(sys.argv[1])]:
+        # Each in a process of its own; the device of the imports is a stub, too.
+        torch.cuda._is_in_bad_fork = lambda: False
+        read, write = os.pipe()
+        if os.fork() == 0:
+            with os.fdopen(write, "w") as out:
+                json.dump(run(case), out)
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as made:
+            rows.append(json.load(made))
+        os.wait()
+        print(case, rows[-1]["allocated"], file=sys.stderr)
+    versions = {"torch": torch.__version__, "transformers": "5.24.0", "fla": "0.6.0", "mamba_ssm": "2.3.2.post1"}
+    print(json.dumps(versions | {"cases": rows}, indent=1))
