@@ -27,6 +27,8 @@ impl Kept {
 fn states(optimizer: &Optimizer, stepped: u64) -> u64 {
     match optimizer {
         Optimizer::Adam(adam) => stepped * if adam.amsgrad { 3 } else { 2 },
+        // The maxima of blocks, 4 B for 256 elements, are left out.
+        Optimizer::Bitsandbytes(own) => u64::from(own.states),
         Optimizer::Composer(_) => 2 * stepped,
         Optimizer::FusedAdam(adam) => adam.moments.iter().map(|dtype| dtype.bytes()).sum(),
         // Of tables and vectors, which AdamW steps, the second moments are left out.

@@ -29,6 +29,8 @@ impl How {
 pub enum Optimizer {
     /// torch's `Adam` or `AdamW`.
     Adam(Adam),
+    /// bitsandbytes' optimizers with states of 8 bits.
+    Bitsandbytes(Bitsandbytes),
     /// Composer's `DecoupledAdamW`.
     Composer(Composer),
     /// Apex's or Transformer Engine's `FusedAdam`.
@@ -63,6 +65,13 @@ pub struct Adam {
     pub amsgrad: bool,
     /// Whether each parameter's number of steps is a tensor on the device.
     pub counts_on_device: bool,
+}
+
+/// An optimizer of bitsandbytes with its settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub struct Bitsandbytes {
+    /// States of each parameter: two of AdamW, one of Lion.
+    pub states: u8,
 }
 
 /// `DecoupledAdamW` with its settings.

@@ -5,11 +5,12 @@
 //! line in [`Optimizer::rules`], and a row of [`TABLE`].
 //!
 //! ```text
-//! param ─► kernels ─► contract ─► adam, composer, fused_adam, muon, optax, sgd ─► optimizer
+//! param ─► kernels ─► contract ─► adam, bitsandbytes, composer, fused_adam, muon, optax, sgd ─► optimizer
 //!                              └► clip, turn ─────────────────────────────────────────────┘
 //! ```
 
 mod adam;
+mod bitsandbytes;
 mod clip;
 mod composer;
 mod contract;
@@ -28,7 +29,7 @@ pub use contract::{Asked, Caller, Facts, Pass, Refusal, Rules, Setting, State};
 pub use kernels::{Launches, Step};
 pub use param::{Owned, Role, Shape};
 
-pub use crate::plan::optimizer::{Adam, Composer, Decay, FusedAdam, How, Muon, Optax, Optimizer, Sgd};
+pub use crate::plan::optimizer::{Adam, Bitsandbytes, Composer, Decay, FusedAdam, How, Muon, Optax, Optimizer, Sgd};
 use crate::program::Builder;
 
 /// A row of the table.
@@ -41,12 +42,14 @@ pub struct Row {
 }
 
 /// All optimizers. Of those that a framework takes the first is its default.
-pub const TABLE: [Row; 10] = [
+pub const TABLE: [Row; 12] = [
     Row { facts: adam::ADAMW, make: |asked| Optimizer::Adam(Adam::adamw(asked)) },
     Row { facts: adam::ADAM, make: |asked| Optimizer::Adam(Adam::plain(asked)) },
     Row { facts: sgd::SGD, make: |asked| Optimizer::Sgd(Sgd::new(asked)) },
     Row { facts: composer::DECOUPLED_ADAMW, make: |asked| Optimizer::Composer(Composer::new(asked)) },
     Row { facts: muon::MUON, make: |asked| Optimizer::Muon(Muon::new(asked)) },
+    Row { facts: bitsandbytes::ADAMW, make: |asked| Optimizer::Bitsandbytes(Bitsandbytes::new(asked, 2)) },
+    Row { facts: bitsandbytes::LION, make: |asked| Optimizer::Bitsandbytes(Bitsandbytes::new(asked, 1)) },
     Row { facts: fused_adam::MEGATRON, make: |asked| Optimizer::FusedAdam(FusedAdam::new(asked)) },
     Row { facts: adam::MEGATRON, make: |asked| Optimizer::Adam(Adam::adamw(asked)) },
     Row { facts: composer::INTERNEVO, make: |asked| Optimizer::Composer(Composer::new(asked)) },
@@ -69,6 +72,7 @@ impl Optimizer {
     fn rules(&self) -> &dyn Rules {
         match self {
             Optimizer::Adam(own) => own,
+            Optimizer::Bitsandbytes(own) => own,
             Optimizer::Composer(own) => own,
             Optimizer::FusedAdam(own) => own,
             Optimizer::Muon(own) => own,

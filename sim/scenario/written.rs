@@ -353,7 +353,7 @@ fill!(Checkpointing { policy, offload, use_reentrant, around_hooks } { early_sto
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Optimizer {
-    /// `adamw`, `adam`, `sgd`, `decoupled_adamw`, `muon`, or `AdamW` with narrow states.
+    /// `adamw`, `adam`, `sgd`, `decoupled_adamw`, `muon`, `adamw_8bit` or `lion_8bit`.
     pub name: Option<Spanned<String>>,
     /// `fused`, `foreach` or `for_loop`.
     pub implementation: Option<Spanned<String>>,

@@ -60,7 +60,7 @@ const OTHERS: [(&str, &[&str]); 63] = [
     ("model.huggingface", &["'config.json'"]),
     ("model.name", &["'llama-3.1-8b'"]),
     ("optimizer.implementation", &["'fused'", "'foreach'", "'for_loop'"]),
-    ("optimizer.name", &["'adamw'", "'sgd'", "'decoupled_adamw'"]),
+    ("optimizer.name", &["'adamw'", "'sgd'", "'decoupled_adamw'", "'adamw_8bit'"]),
     ("pipeline.layers", &["[1, 3]", "[3, 1]", "[1, 2]", "[2, 2]"]),
     ("pipeline.layers_per_stage", &["1", "2", "3"]),
     ("pipeline.schedule", &["'1F1B'", "'GPipe'", "'Interleaved1F1B'", "'ZBVZeroBubble'", "'ZBH1'", "'zb-h1'"]),

@@ -158,7 +158,8 @@ fn oracle_memory_and_flops_of_gated_mixers_and_experts_beside_mamba_2_agree_with
             let (sign, bytes) = event.split_at(1);
             (if sign == "+" { '+' } else { '-' }, bytes.parse().expect("bytes"))
         });
-        let id = serde_json::json!([case["pattern"], case["ac"], case["world"], case["fsdp"], case["seq"], case["impl"]]);
+        let id =
+            serde_json::json!([case["pattern"], case["ac"], case["world"], case["fsdp"], case["seq"], case["impl"]]);
         order += &memory::first_large_difference(&id, &program, theirs_in_order);
         let words = ["pattern", "dim", "kheads", "vheads", "seq", "batch", "impl", "storage", "ac", "world", "fsdp"];
         let words: Vec<String> = words.iter().map(|key| case[key].to_string()).collect();

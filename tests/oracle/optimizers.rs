@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use windtunnel::memory::{Settings, replay};
 use windtunnel::program::{Pass, Program, Work};
-use windtunnel::runtime::optimizer::{Adam, Decay, How, Muon, Optimizer};
+use windtunnel::runtime::optimizer::{Adam, Bitsandbytes, Decay, How, Muon, Optimizer};
 use windtunnel::runtime::train;
 use windtunnel::units::Bytes;
 
@@ -23,6 +23,8 @@ fn optimizer(name: &str, args: &Value) -> Option<Optimizer> {
             iterations: args["ns_steps"].as_u64().unwrap_or(5) as u32,
             rest,
         }),
+        "bnb_8bit" => Optimizer::Bitsandbytes(Bitsandbytes { states: 2 }),
+        "bnb_lion_8bit" => Optimizer::Bitsandbytes(Bitsandbytes { states: 1 }),
         _ => return None,
     })
 }
@@ -65,6 +67,12 @@ fn check(beginning: &str, count: usize) {
 #[test]
 fn muon_allocates_and_communicates_as_pytorchs_does_alone_and_under_fully_shard() {
     check("muon", 24);
+}
+
+#[test]
+fn states_of_8_bits_are_bitsandbytes_own() {
+    check("bnb_8bit", 4);
+    check("bnb_lion_8bit", 4);
 }
 
 #[test]

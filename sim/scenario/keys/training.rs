@@ -83,7 +83,7 @@ pub(super) const OPTIMIZER_KEYS: Table = Table {
             "name",
             Text,
             MODULES,
-            "`adamw`, `adam`, `sgd`, `decoupled_adamw` or `muon` (for the layers' matrices, with `adamw` for the rest).",
+            "`adamw`, `adam`, `sgd`, `decoupled_adamw`, `muon` (for the layers' matrices, with `adamw` for the rest), or on one device bitsandbytes' `adamw_8bit` or `lion_8bit`.",
         ),
         Key::new("implementation", Text, MODULES, "`fused`, `foreach` or `for_loop`."),
         Key::new("weight_decay", Number, MODULES, "Weight decay. Zero saves a kernel where it is a kernel of its own."),
