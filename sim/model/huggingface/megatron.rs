@@ -28,7 +28,7 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
     let letters = hybrid::letters(keys)?;
     let head_dim = latent.map(|latent| latent.head_dim()).or(channels);
     let model = match &letters {
-        Some(letters) => hybrid::sized(keys, letters, ffn, head_dim)?,
+        Some(letters) => hybrid::sized(keys, (letters, &NAMES), ffn, head_dim)?,
         None => sized(keys, &NAMES, ffn, head_dim)?,
     };
     let bias = keys.flag("add_bias_linear", true)?;

@@ -5,9 +5,8 @@
 
 use serde_json::Value;
 
-use super::NAMES;
 use crate::model::huggingface::ModelError;
-use crate::model::huggingface::decoder::{Decoder, bare, split_width};
+use crate::model::huggingface::decoder::{Decoder, Names, bare, split_width};
 use crate::model::huggingface::keys::Keys;
 use crate::model::huggingface::limits::{HEAD_DIM, HEADS, LAYERS, VOCAB, WIDTH};
 use crate::model::huggingface::mixers::{mamba, of_letters};
@@ -42,19 +41,19 @@ pub(super) fn letters(keys: &Keys<'_>) -> Result<Option<Letters>, ModelError> {
 /// The decoder's sizes: the pattern says how many layers there are, and `num_layers` may say the same.
 pub(super) fn sized(
     keys: &Keys<'_>,
-    letters: &Letters,
+    (letters, names): (&Letters, &Names),
     ffn: u64,
     head_dim: Option<u64>,
 ) -> Result<Decoder, ModelError> {
     let count = letters.pattern.chars().count() as u64;
-    if let Some(layers) = keys.size_if(NAMES.layers, LAYERS)?.filter(|layers| *layers != count) {
+    if let Some(layers) = keys.size_if(names.layers, LAYERS)?.filter(|layers| *layers != count) {
         let expected = format!("{layers} letters, one for each layer of \"num_layers\", not {count}");
         return Err(keys.wrong(letters.key, &Value::from(letters.pattern.as_str()), expected));
     }
-    let width = keys.size(NAMES.width, WIDTH)?;
-    let heads = keys.size(NAMES.heads, HEADS)?;
+    let width = keys.size(names.width, WIDTH)?;
+    let heads = keys.size(names.heads, HEADS)?;
     let head_dim = head_dim.map_or_else(|| split_width(keys, width, heads), Ok)?;
-    let vocab = keys.size(NAMES.vocab, VOCAB)?;
+    let vocab = keys.size(names.vocab, VOCAB)?;
     Ok(Decoder { ffn, ..bare((count, width, vocab), (heads, head_dim)) })
 }
 
