@@ -26,8 +26,8 @@ mod assignment;
 mod broadcast;
 mod reducer;
 
-pub(super) use broadcast::Buffers;
-pub(super) use reducer::{Hooks, Ranks, Reducer};
+pub(super) use broadcast::{Buffers, Ranks};
+pub(super) use reducer::{Hooks, Reducer};
 
 use super::Refusal;
 use crate::plan::eager::Offload;

@@ -20,6 +20,7 @@ mod part;
 mod passes;
 pub mod pipeline;
 pub(super) mod plan;
+mod reducer;
 mod setup;
 mod step;
 mod training;

@@ -5,9 +5,8 @@
 
 use std::collections::VecDeque;
 
-use super::reducer::Ranks;
 use super::{REDUCE, assignment};
-use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, Dispatch, MemoryKind, Work};
+use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Work};
 use crate::runtime::eager::COMPUTE;
 use crate::units::Bytes;
 
@@ -15,6 +14,15 @@ use crate::units::Bytes;
 const PIECE: u64 = 250 << 20;
 /// Pieces that are on their way at once.
 const IN_FLIGHT: usize = 2;
+
+/// The ranks that share gradients.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::runtime) struct Ranks {
+    /// Their communicator.
+    pub group: GroupId,
+    /// How many there are.
+    pub count: u32,
+}
 
 /// Tensors of one type, each so many bytes.
 type Typed = (DType, Vec<u64>);

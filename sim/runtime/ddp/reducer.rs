@@ -3,22 +3,13 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::broadcast::Buffers;
+use super::broadcast::{Buffers, Ranks};
 use super::{DECOMPRESS, REDUCE, assignment};
 use crate::plan::torch::ddp::Ddp;
-use crate::program::{Category, Collective, Comm, DType, Dispatch, EventId, GroupId, MemoryKind, StreamId, Work};
+use crate::program::{Category, Collective, Comm, DType, Dispatch, EventId, MemoryKind, StreamId, Work};
 use crate::runtime::eager::around::Around;
 use crate::runtime::eager::{COMPUTE, Eager, Storage};
 use crate::units::Bytes;
-
-/// The ranks that share gradients.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::runtime) struct Ranks {
-    /// Their communicator.
-    pub group: GroupId,
-    /// How many there are.
-    pub count: u32,
-}
 
 /// A bucket.
 #[derive(Debug)]

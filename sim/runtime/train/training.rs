@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::communicators::{communicators, context_ring, expert_groups, streams, tensor_axis};
-use super::data_parallel;
 use super::part::Part;
 use super::plan::{Graphs, Layout, Scopes, graphs, layout};
+use super::reducer;
 use super::units::Maker;
 use crate::plan::torch::TorchPlan;
 use crate::program::{Budget, BufferId, Builder, GroupId, ScopeId, StreamId};
@@ -103,7 +103,7 @@ impl<'j> Training<'j> {
             let params = layout.params.iter().map(|param| param.stepped(over)).collect();
             StepAtOnce::new(job.optimizer, scopes.optimizer, params)
         });
-        let reducer = data_parallel::reducer(job, &layout, &communicators);
+        let reducer = reducer::reducer(job, &layout, &communicators);
         let hooks = reducer.as_ref().map(|reducer| Box::new(Hooks(Rc::clone(reducer))) as Box<dyn Around>);
         let torch = Torch {
             tensor,
