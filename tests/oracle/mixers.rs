@@ -139,7 +139,7 @@ fn counted(program: &Program) -> u128 {
 #[test]
 fn oracle_memory_and_flops_of_gated_mixers_and_experts_beside_mamba_2_agree_with_pytorch() {
     let Some(file) = cases::read("mixers.json") else { return };
-    let (mut table, mut wrong, mut order) = (String::new(), 0, String::new());
+    let (mut table, mut wrong, mut order, mut in_order) = (String::new(), 0, String::new(), 0);
     let list = file["cases"].as_array().expect("cases");
     let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny/scenario.toml");
     for case in list {
@@ -160,7 +160,15 @@ fn oracle_memory_and_flops_of_gated_mixers_and_experts_beside_mamba_2_agree_with
         });
         let id =
             serde_json::json!([case["pattern"], case["ac"], case["world"], case["fsdp"], case["seq"], case["impl"]]);
-        order += &memory::first_large_difference(&id, &program, theirs_in_order);
+        // Mamba-2's own blocks come back in another order, FSDP1's optimizer rounds its temporaries otherwise, and a recomputed gate is let go
+        // of a few operators later: those are compared by peaks.
+        let pattern = case["pattern"].as_str().expect("a pattern");
+        let again = case["ac"] == "full" && pattern.contains(['A', 'Q', 'N']);
+        let ordered = !pattern.contains(['M', 'm', '-']) && case["fsdp"] == 2 && !again;
+        if ordered {
+            in_order += 1;
+            order += &memory::first_large_difference(&id, &program, theirs_in_order);
+        }
         let words = ["pattern", "dim", "kheads", "vheads", "seq", "batch", "impl", "storage", "ac", "world", "fsdp"];
         let words: Vec<String> = words.iter().map(|key| case[key].to_string()).collect();
         table += &format!(
@@ -174,5 +182,30 @@ fn oracle_memory_and_flops_of_gated_mixers_and_experts_beside_mamba_2_agree_with
         );
     }
     println!("{table}{order}");
-    assert!(list.len() >= 36 && wrong == 0, "{wrong} of {} differ\n{table}", list.len());
+    assert!(list.len() >= 40 && wrong == 0, "{wrong} of {} differ\n{table}", list.len());
+    assert!(in_order >= 22 && order.is_empty(), "blocks come and go in another order:\n{order}");
+}
+
+#[test]
+fn published_hybrids_with_experts_run_and_say_under_what() {
+    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny/scenario.toml");
+    let refused = |model: &str, more: &str| {
+        let text = format!(
+            "runtime = \"fsdp2\"\n[topology]\nname = \"h100-sxm-80gb\"\nnodes = 8\n[model]\nname = \"{model}\"\n[mesh]\n\
+             dp_shard = 64\n[batch]\nsequence = 4096\nmicro = 1\n{more}"
+        );
+        let scenario = Scenario::parse(beside, &text).map_err(|error| error.to_string())?;
+        scenario.simulable().map_err(|error| error.to_string())
+    };
+    assert_eq!(refused("qwen3-next-80b-a3b", ""), Ok(()));
+    assert_eq!(refused("granite-4.0-h-small", ""), Ok(()));
+    assert_eq!(refused("nemotron-3-nano-30b-a3b", "[framework]\nexperts = \"torchtitan\"\n"), Ok(()));
+    for (model, more, word) in [
+        ("nemotron-3-nano-30b-a3b", "", "router"),
+        ("qwen3-next-80b-a3b", "[framework]\nexperts = \"torchtitan\"\n", "gate"),
+        ("qwen3-next-80b-a3b", "[compile]\nblocks = true\n", "compiled"),
+    ] {
+        let said = refused(model, more).expect_err("it has no rules");
+        assert!(said.contains(word), "{model}: {said}");
+    }
 }

@@ -82,23 +82,25 @@ def delta_net(c):
     return qwen.Qwen3NextGatedDeltaNet(config, 0)
 
 
-def rotate(q, k, table, r):
-    """torchtitan's complex rotary embedding, of the first r numbers of each head."""
-    def one(x):
-        return torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+def apply_rotary_emb(xq, xk, table):
+    """torchtitan's complex rotary embedding."""
+    xq_ = torch.view_as_complex(xq.float().reshape(*xq.shape[:-1], -1, 2))
+    xk_ = torch.view_as_complex(xk.float().reshape(*xk.shape[:-1], -1, 2))
+    xq_out = torch.view_as_real(xq_ * table).flatten(3)
+    xk_out = torch.view_as_real(xk_ * table).flatten(3)
+    return xq_out.type_as(xq), xk_out.type_as(xk)
 
-    pass_q = pass_k = None
-    if r < q.shape[-1]:
-        q, pass_q = q.split([r, q.shape[-1] - r], -1)
-        k, pass_k = k.split([r, k.shape[-1] - r], -1)
-    q_, k_ = one(q), one(k)
-    q_out, k_out = torch.view_as_real(q_ * table).flatten(3), torch.view_as_real(k_ * table).flatten(3)
-    q_out, k_out = q_out.type_as(q), k_out.type_as(k)
-    del q_, k_
-    if pass_q is not None:
-        q_out = torch.cat([q_out, pass_q], -1)
-        k_out = torch.cat([k_out, pass_k], -1)
-    return q_out, k_out
+
+def rotate(q, k, table, r):
+    """The same of the first r numbers of each head."""
+    if r == q.shape[-1]:
+        return apply_rotary_emb(q, k, table)
+    q, pass_q = q.split([r, q.shape[-1] - r], -1)
+    k, pass_k = k.split([r, k.shape[-1] - r], -1)
+    q, k = apply_rotary_emb(q, k, table)
+    q = torch.cat([q, pass_q], -1)
+    k = torch.cat([k, pass_k], -1)
+    return q, k
 
 
 class Attention(nn.Module):
@@ -166,6 +168,10 @@ class Experts(nn.Module):
         self.w3 = nn.Parameter(torch.empty(e, d, f)) if gated else None
         self.w2 = nn.Parameter(torch.empty(e, f, d))
 
+    def beside(self, x):
+        y = self.shared_experts(x)
+        return torch.sigmoid(self.shared_gate(x)) * y if self.c["shared_gate"] else y
+
     def hidden(self, x, mm):
         if self.w3 is None:
             return F.relu(mm(x, self.w1)).square()
@@ -205,10 +211,7 @@ class Experts(nn.Module):
         ys = ys * topw.view(-1)[order].unsqueeze(-1)
         out = torch.zeros_like(xt).index_add(0, tok, ys)
         if c["shared"]:
-            y = self.shared_experts(x)
-            if c["shared_gate"]:
-                y = torch.sigmoid(self.shared_gate(x)) * y
-            out = out.view(b, s, d) + y
+            out = out.view(b, s, d) + self.beside(x)
         return out.view(b, s, d)
 
 
@@ -277,6 +280,10 @@ CASES = [
 ]
 
 
+def ce_loss(pred, labels):
+    return F.cross_entropy(pred.flatten(0, 1).float(), labels.flatten(0, 1))
+
+
 def build(c):
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cuda.enable_mem_efficient_sdp(c["storage"] == "fp32")
@@ -318,7 +325,7 @@ def run(case):
         torch.cuda.reset_peak_memory_stats()
         if step == 2:
             torch.cuda.memory._record_memory_history(max_entries=1_000_000, context=None)
-        loss = F.cross_entropy(m(x).flatten(0, 1).float(), x.flatten(0, 1))
+        loss = ce_loss(m(x), x)
         loss.backward()
         del loss
         optimizer.step()
@@ -332,7 +339,7 @@ def run(case):
     counter = FlopCounterMode(display=False)
     with counter:
         x = torch.zeros(c["batch"], c["seq"], dtype=torch.long, device="cuda")
-        F.cross_entropy(m(x).flatten(0, 1).float(), x.flatten(0, 1)).backward()
+        ce_loss(m(x), x).backward()
     params = sum(p.numel() for p in m.parameters()) if c["world"] == 1 else None
     return c | peaks | dict(params=params, flops=counter.get_total_flops())
 
