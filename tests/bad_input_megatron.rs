@@ -397,7 +397,7 @@ fn what_no_graph_can_hold_is_refused_with_what_can() {
         "megatron-graphs",
         &[
             ("", "[megatron]\ncuda_graph_scope = [\"attn\"]", "nothing is", "cuda_graph_impl = \"transformer_engine\""),
-            ("", &engine("[\"mamba\"]"), "no block is one", "remove \"mamba\""),
+            ("", &engine("[\"mamba\"]"), "no layer is one", "remove \"mamba\""),
             ("", &engine("[\"moe_router\"]"), "the model has none", "[\"attn\", \"mlp\"]"),
             ("", &engine(whole), "not by Transformer Engine", "cuda_graph_impl = \"local\""),
             ("", &local("[]"), "with cuda_graph_scope = [\"full_iteration\"] alone", "\"transformer_engine\""),

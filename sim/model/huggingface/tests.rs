@@ -27,15 +27,16 @@ fn error(name: &str, changes: &[(&str, Value)], gone: &[&str]) -> String {
     changed(name, changes, gone).expect_err("should be an error").to_string()
 }
 
-/// Totals of the parameters that transformers 5.24's classes make of these configurations on the meta device.
+/// Totals of the parameters that transformers 5.24's classes make of these configurations on the meta device; a number for each expert that
+/// corrects the choice is a buffer there.
 #[test]
 fn parameter_counts_are_those_of_transformers_classes() {
     for (name, made) in [
         ("olmo-3-7b", 7_298_011_136),
         ("olmo-3-32b", 32_233_522_176),
         ("smollm3-3b", 3_075_098_624),
-        ("glm-4.5-air", 106_852_245_504),
-        ("glm-4.5", 352_797_814_784),
+        ("glm-4.5-air", 106_852_245_504 + 45 * 128),
+        ("glm-4.5", 352_797_814_784 + 89 * 160),
     ] {
         assert_eq!(shipped::named(name).expect(name).params().total, made, "{name}");
     }
@@ -206,7 +207,11 @@ fn every_shipped_file_is_in_the_table_and_says_its_source() {
         assert!(model.source.len() > 20 && !model.source.ends_with(".json"), "{name}: {}", model.source);
         // MaxText's first decoder alone has a part that is read and left out.
         let first = name.strip_prefix("maxtext-").is_some_and(|size| size.starts_with(|c: char| c.is_ascii_digit()));
-        let left_out = if first { vec!["a norm on values is left out"] } else { vec![] };
+        let left_out = match name {
+            "smollm3-3b" => vec!["layers without rotary positions (no_rope_layers) are simulated with them"],
+            _ if first => vec!["a norm on values is left out"],
+            _ => vec![],
+        };
         assert_eq!(model.notes, left_out, "{name}");
         assert!(name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.'), "{name}");
         let from_disk = load(format!("{folder}/{name}.json").as_ref()).expect("the same file on disk");
