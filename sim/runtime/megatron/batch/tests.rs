@@ -20,6 +20,7 @@ const SETTINGS: Settings = Settings {
     early_stop: false,
     attention_reads_back: false,
     copies_gradients: false,
+    trained: None,
     flex_attention: false,
     unnamed_logits: false,
     offload: None,
