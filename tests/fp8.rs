@@ -94,6 +94,7 @@ fn job(matmuls: Matmuls, tp: u32) -> MegatronPlan {
             vocabulary_multiple: 128,
             workspace: 32 << 20,
             copies_gradients: false,
+            trained: None,
             persistent_workspace: true,
             multiprocessors: 132,
         },

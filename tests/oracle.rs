@@ -22,6 +22,7 @@ mod megatron_experts;
 mod megatron_fsdp;
 mod megatron_graphs;
 mod megatron_hybrid;
+mod megatron_lora;
 mod megatron_shared;
 mod megatron_step;
 mod memory;

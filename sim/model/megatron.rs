@@ -171,6 +171,9 @@ pub enum MegatronOp {
     /// The sum over ranks of what a linear split on its columns leaves: reduced and scattered under sequence
     /// parallelism, all-reduced in place without.
     Sum,
+    /// The sum over ranks of what each has of all tokens, all-reduced in place; backward hands the gradient on
+    /// (`reduce_from_tensor_model_parallel_region`).
+    AllReduce,
     /// All parts of the sequence, gathered from the ranks that share it; backward reduces and scatters. As it is where none do.
     Gather,
     /// Bias, dropout and residual sum (`fusions/fused_bias_dropout.py`). Inputs: a branch, the residual. Parameter: the
@@ -214,7 +217,7 @@ pub enum MegatronOp {
     /// A norm of Transformer Engine's. Parameters: weight, bias if any.
     Norm,
     /// Transformer Engine's `LayerNormLinear`: norm, gather, linear, as one autograd function. Parameters: the norm's, the
-    /// linear's.
+    /// linear's. Outputs: the product; the norm's result, gathered, where that is asked for (`return_layernorm_output`).
     NormLinear {
         /// Columns of the rank's part of the weight.
         inputs: u64,
@@ -297,6 +300,7 @@ impl MegatronOp {
             MegatronOp::Embed { .. } => params.min(1),
             MegatronOp::Linear { .. }
             | MegatronOp::Sum
+            | MegatronOp::AllReduce
             | MegatronOp::Gather
             | MegatronOp::SplitQkv
             | MegatronOp::Rotate { .. }
@@ -326,6 +330,7 @@ impl MegatronOp {
             MegatronOp::Embed { .. }
             | MegatronOp::Linear { .. }
             | MegatronOp::Sum
+            | MegatronOp::AllReduce
             | MegatronOp::Gather
             | MegatronOp::BiasDropoutAdd { .. }
             | MegatronOp::Activate { .. }

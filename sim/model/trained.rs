@@ -19,6 +19,8 @@ pub enum Code {
     Torchtune,
     /// `lora.Linear` of peft (`peft/tuners/lora/layer.py`, 0.21.2): the input is cast to the adapters' type, the sum back.
     Peft,
+    /// `LoRALinear` of NeMo 2 and Megatron-Bridge (`peft/lora_layers.py`, 0.4.0), which Megatron's modules write themselves.
+    Megatron,
 }
 
 /// Adapters beside linears of all layers.
@@ -130,10 +132,21 @@ impl Trained {
     /// A part of the model with what is frozen marked, adapters added and what needs a gradient found. `layers`: how many the
     /// model has.
     pub fn apply(&self, graph: Graph, which: Which, layers: u64) -> Graph {
-        let mut graph = match (which, &self.lora) {
+        let graph = match (which, &self.lora) {
             (Which::Layer(_), Some(lora)) => Writer::write(graph, lora),
             _ => graph,
         };
+        let mut graph = self.mark(graph, which, layers);
+        if which == Which::Embedding && self.inputs {
+            // Nothing of it is trained: its result is a leaf that asks for a gradient.
+            graph.needs = vec![false; graph.values.len()];
+            graph.needs[graph.output] = true;
+        }
+        graph
+    }
+
+    /// A part of the model, with adapters if it has some, with what is frozen marked and what needs a gradient found.
+    pub fn mark(&self, mut graph: Graph, which: Which, layers: u64) -> Graph {
         for param in &mut graph.params {
             param.trained = match which {
                 Which::Embedding => self.embedding,
@@ -148,11 +161,6 @@ impl Trained {
             which => self.input_needs(which),
         };
         graph.find_needs(input);
-        if which == Which::Embedding && self.inputs {
-            // Nothing of it is trained: its result is a leaf that asks for a gradient.
-            graph.needs = vec![false; graph.values.len()];
-            graph.needs[graph.output] = true;
-        }
         graph
     }
 }

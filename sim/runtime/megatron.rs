@@ -10,6 +10,7 @@
 //! Megatron-DeepSpeed runs the same modules in DeepSpeed's pipeline engine, with messages of its own (`deepspeed`). Where a
 //! schedule spreads the vocabulary over pipeline ranks, each runs its part of the embedding and of the head (`vocabulary`).
 
+mod adapter;
 mod batch;
 mod blocks;
 mod buckets;
@@ -85,7 +86,8 @@ pub fn refuses(job: &MegatronPlan) -> Option<Refusal> {
         ];
         Refusal::first(cases).filter(|_| job.split.combines())
     };
-    mamba::refuses(job)
+    adapter::refuses(job)
+        .or_else(|| mamba::refuses(job))
         .or_else(|| fsdp::refuses(job))
         .or_else(|| Chunk::refuses(&job.split))
         .or_else(together)

@@ -99,6 +99,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         persistent_workspace,
         multiprocessors: topology.chip.cores,
         copies_gradients: false,
+        trained: None,
     };
     reader.note("InternEvo steps torch's AdamW, one tensor after the other, on gradients clipped to a norm");
     let job = runtime::Plan::InternEvo(InternEvoPlan { split, zero1, bucket });

@@ -22,7 +22,7 @@ use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
 use super::float8::{self, Scaled};
 use super::reader::{MOST_SMALL, Reader};
-use super::{foreign, gate, machine, names, written};
+use super::{foreign, gate, machine, names, trained, written};
 use crate::cost::{Backend, Profile, Software};
 use crate::hardware::{Topology, Vendor};
 use crate::model::{ModelConfig, Norm, Position};
@@ -90,6 +90,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let mixture = experts::mixture(reader, table, &model, block.implementation)?;
     overlap::check(reader, together, (mixture, &block), pipeline.overlap_p2p)?;
     let loader = loader::loader(reader, table, (engine, mesh))?;
+    let trained = trained::adapters(reader, scenario, block.recompute, dtype)?;
     let matmuls = matmuls(reader, table, (topology, profile), block.implementation)?;
     let overlap_tensor = buffers::asked(reader, table, (sequence_parallel, block.implementation), (mesh.tp, topology))?;
     let sharded =
@@ -103,7 +104,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let optimizer = optimizer::remainders(reader, table, optimizer, (dtype, matmuls))?;
     let sharded = sharded.map(|key| fsdp::settings(reader, (table, key), (gradients, optimizer))).transpose()?;
     if let (Some(at), Matmuls::Fp8 { parameters: true, .. }, false) =
-        (&table.fp8_param_gather, matmuls, optimizer.distributed)
+        (&table.fp8_param_gather, matmuls, optimizer.distributed || trained.is_some())
     {
         let problem = "fp8_param_gather gathers what each rank has stepped, and every rank steps all parameters";
         return Err(reader.plan(at, problem, "write megatron.distributed_optimizer = true"));
@@ -158,6 +159,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         persistent_workspace,
         multiprocessors: topology.chip.cores,
         copies_gradients: deterministic && attention == Backend::Flash2,
+        trained,
     };
     let mut job = MegatronPlan { split, engine, loader, gradients, optimizer, fsdp: sharded, checks_for_nan, graphs };
     fsdp::unit(reader, table, &mut job)?;

@@ -92,6 +92,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         persistent_workspace,
         multiprocessors: topology.chip.cores,
         copies_gradients: false,
+        trained: None,
     };
     reader.note("nanotron steps AdamW in one kernel, on gradients clipped to a norm");
     let job = runtime::Plan::Nanotron(NanotronPlan { split, zero: zero == 1, bucket: cap << 20, gathers_again });

@@ -10,6 +10,7 @@ use super::written::{self, BaseWeights, LoraCode, Part};
 use crate::model::ModelConfig;
 use crate::model::trained::{Code, Lora, MODULES, Packed, Trained, module_of};
 use crate::near::did_you_mean;
+use crate::plan::megatron::Recompute;
 use crate::program::DType;
 use crate::runtime::fsdp::MixedPrecision;
 
@@ -19,6 +20,8 @@ const MOST_RANK: u64 = 1 << 16;
 const INPUTS: &str = "trained.input_gradients";
 /// All linears of a layer (`target_modules`, peft).
 const EVERY_LINEAR: [&str; 2] = ["all-linear", "all_linear"];
+/// Linears of Megatron-Core's layers.
+const OF_MEGATRON: [&str; 4] = ["attention.wqkv", "attention.wo", "feed_forward.w13", "feed_forward.w2"];
 
 /// What is trained, where the file says that not everything is. `asks`: whether the embedding's result gets a gradient where the file
 /// leaves that open, since transformers calls `enable_input_require_grads` with its checkpoints (`set_gradient_checkpointing`, 5.24).
@@ -96,6 +99,52 @@ pub(super) fn trained(
     Ok(Some(trained))
 }
 
+/// Adapters under Megatron-Core, where the file has some: those of NeMo 2 and of Megatron-Bridge, in the activations' type.
+pub(super) fn adapters(
+    reader: &mut Reader<'_>,
+    scenario: &written::Scenario,
+    recompute: Recompute,
+    dtype: DType,
+) -> Result<Option<Trained>, ScenarioError> {
+    let Some(at) = &scenario.lora else { return Ok(None) };
+    let table = at.get_ref();
+    let rank = reader.count("lora.rank", &table.rank, 1, MOST_RANK as i64)?;
+    let dropout = share_dropped(reader, table, "LoRA's default")?;
+    let modules = modules(reader, &table.modules)?;
+    for (name, module) in table.modules.get_ref().iter().filter_map(|name| Some((name, module_of(name.get_ref())?))) {
+        if !OF_MEGATRON.contains(&module) {
+            let problem =
+                format!("lora.modules names {:?}, and Megatron-Core's layers have no such linear", name.get_ref());
+            let remedy = "write names such as \"linear_qkv\", \"linear_proj\", \"linear_fc1\", \"linear_fc2\"";
+            return Err(reader.plan(name, problem, remedy));
+        }
+    }
+    let modules = modules.into_iter().filter(|module| OF_MEGATRON.contains(module)).collect();
+    // Megatron-Bridge lets the first block's input ask for a gradient where whole blocks run again (`peft/recompute.py`, 0.4.0).
+    let inputs = matches!(recompute, Recompute::Uniform { .. } | Recompute::Block { .. });
+    if inputs {
+        reader.note("what blocks that run again are given asks for a gradient, as Megatron-Bridge has it");
+    }
+    let dropout = dropout > 0.0;
+    let lora = Lora { rank, modules, dropout, dtype, own_type: false, code: Code::Megatron, packed: None };
+    Ok(Some(Trained { embedding: false, layers_from: 0, norm: false, head: false, inputs, lora: Some(lora) }))
+}
+
+/// The share of their input that adapters drop.
+fn share_dropped(reader: &mut Reader<'_>, table: &written::Lora, default: &str) -> Result<f64, ScenarioError> {
+    if table.alpha.is_some() {
+        reader.idle("lora.alpha", "whatever the number, adapters are multiplied by it");
+    }
+    match &table.dropout {
+        None => Ok(reader.assume_for("lora.dropout", 0.0, 0.0, default)),
+        Some(share) if (0.0..1.0).contains(share.get_ref()) => Ok(*share.get_ref()),
+        Some(share) => {
+            let problem = format!("lora.dropout is a share of at least 0 and below 1, not {}", share.get_ref());
+            Err(reader.plan(share, problem, "write a number such as 0.05"))
+        }
+    }
+}
+
 fn lora(
     reader: &mut Reader<'_>,
     at: &Spanned<written::Lora>,
@@ -107,17 +156,7 @@ fn lora(
         return Err(reader.plan(at, problem, "write runtime = \"fsdp2\", or remove the table"));
     }
     let rank = reader.count("lora.rank", &table.rank, 1, MOST_RANK as i64)?;
-    if table.alpha.is_some() {
-        reader.idle("lora.alpha", "whatever the number, adapters are multiplied by it");
-    }
-    let dropout = match &table.dropout {
-        None => reader.assume_for("lora.dropout", 0.0, 0.0, "LoraConfig's default"),
-        Some(share) if (0.0..1.0).contains(share.get_ref()) => *share.get_ref(),
-        Some(share) => {
-            let problem = format!("lora.dropout is a share of at least 0 and below 1, not {}", share.get_ref());
-            return Err(reader.plan(share, problem, "write a number such as 0.05"));
-        }
-    };
+    let dropout = share_dropped(reader, table, "LoraConfig's default")?;
     let code = match table.implementation {
         Some(LoraCode::Torchtune) => Code::Torchtune,
         Some(LoraCode::Peft) => Code::Peft,

@@ -132,6 +132,7 @@ pub fn job(c: &Value) -> MegatronPlan {
             persistent_workspace: false,
             multiprocessors: 132,
             copies_gradients: false,
+            trained: None,
         },
         engine: Engine::Core,
         gradients: Gradients {

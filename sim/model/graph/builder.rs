@@ -81,6 +81,11 @@ impl GraphBuilder {
         self.register(Param::of_experts(name, count, each))
     }
 
+    /// Registers one of the two narrow matrices beside a frozen weight.
+    pub fn adapter(&mut self, name: &'static str, rows: u64, cols: u64) -> ParamId {
+        self.register(Param { role: Role::Adapter, ..Param::of(name, (rows, cols), Role::Adapter) })
+    }
+
     fn register(&mut self, param: Param) -> ParamId {
         self.graph.params.push(param);
         self.graph.params.len() - 1

@@ -3,6 +3,7 @@
 use super::{Block, Implementation, Matmuls, Mesh, Mixture, Overlap, Pipeline};
 use crate::model::ModelConfig;
 use crate::model::style::NormCode;
+use crate::model::trained::{Lora, Trained};
 use crate::plan::eager::Settings;
 use crate::program::{DType, Dispatch};
 use crate::schedule::order::vocabulary::VocabularySplit;
@@ -45,9 +46,17 @@ pub struct Split {
     pub multiprocessors: u32,
     /// Whether blocks of FlashAttention 2's backward add up gradients of queries of their own (`--deterministic-mode`).
     pub copies_gradients: bool,
+    /// What is trained: adapters alone; none: everything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trained: Option<Trained>,
 }
 
 impl Split {
+    /// The adapters, where they alone are trained.
+    pub fn lora(&self) -> Option<&Lora> {
+        self.trained.as_ref().and_then(|trained| trained.lora.as_ref())
+    }
+
     /// Tokens of one step of the whole job.
     pub fn tokens(&self) -> u64 {
         self.batch * self.seq * u64::from(self.micro_batches) * u64::from(self.mesh.dp)

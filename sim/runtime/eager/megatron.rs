@@ -16,6 +16,7 @@ mod engine;
 mod expert_sizes;
 mod flash;
 pub mod fp8;
+mod frozen;
 mod grouped;
 mod latent;
 mod later;
@@ -55,6 +56,7 @@ impl Eager {
             }
             MegatronOp::Linear { .. } => self.parallel_linear(graph, op, kind, frame, results),
             MegatronOp::Sum => self.sum_over_ranks(graph, op, frame, results),
+            MegatronOp::AllReduce => self.all_reduced(graph, op, frame, results),
             MegatronOp::Gather => self.gather_over_ranks(graph, op, frame, results),
             MegatronOp::BiasDropoutAdd { .. } => self.bias_dropout_add(graph, op, kind, frame, results),
             MegatronOp::Activate { fused: true, .. } => self.bias_activation(graph, op, frame, results),
@@ -91,6 +93,7 @@ impl Eager {
             }
             MegatronOp::Linear { .. } => self.parallel_linear_backward(node, kind, frame, gradient),
             MegatronOp::Sum => self.sum_over_ranks_backward(graph, op, frame, gradient),
+            MegatronOp::AllReduce => self.accumulate(frame, op.inputs[0], gradient.into()),
             MegatronOp::Gather => self.gather_over_ranks_backward(graph, op, frame, gradient),
             MegatronOp::BiasDropoutAdd { .. } => {
                 self.bias_dropout_add_backward(node, kind, frame, gradient);

@@ -117,7 +117,7 @@ pub(super) fn block_of(m: &mut Modules, [x, mask]: [ValueId; 2], (layer, params)
             shape: BSF,
         },
     );
-    let first = m.g.ops() - 1;
+    let first = if m.engine() { norm } else { m.g.ops() - 1 };
     m.g.resize(up, m.dims.tokens() * wide);
     let kind = MegatronOp::Activate { activation, gated, fused: m.job.block.fused_activation };
     let active = m.megatron("mlp", kind, &[up], &fc1[1..], ("act_SBF", BSF));

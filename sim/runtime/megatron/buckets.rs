@@ -18,6 +18,8 @@ pub struct Slot {
     pub fp8: bool,
     /// Whether it is an expert's that other ranks do not have: it lies in buffers of its own.
     pub expert: bool,
+    /// Whether it is trained: if not, it lies in no buffer.
+    pub trained: bool,
 }
 
 /// What decides the cut.
@@ -66,7 +68,8 @@ impl Together {
 /// Cuts the buffers of a chunk, and says which buckets go together: without fp8 each is alone; with it all that is not
 /// fp8 goes with the last bucket that is, which is the first that forward reads (`partition_buckets`).
 pub fn group(slots: &[Slot], rules: Rules) -> Vec<Together> {
-    let buffer = |fp8: bool| cut(slots, rules, |slot| slot.fp8 == fp8 && slot.expert == rules.experts);
+    let inside = |slot: &Slot, fp8: bool| slot.trained && slot.fp8 == fp8 && slot.expert == rules.experts;
+    let buffer = |fp8: bool| cut(slots, rules, |slot| inside(slot, fp8));
     let (fp8, plain) = (buffer(true), buffer(false));
     if fp8.is_empty() {
         return plain.into_iter().map(|bucket| Together { fp8: vec![], plain: vec![bucket] }).collect();
@@ -128,7 +131,10 @@ mod tests {
     use super::*;
 
     fn slots(elements: &[u64]) -> Vec<Slot> {
-        elements.iter().map(|&elements| Slot { elements, shared: false, fp8: false, expert: false }).collect()
+        elements
+            .iter()
+            .map(|&elements| Slot { elements, shared: false, fp8: false, expert: false, trained: true })
+            .collect()
     }
 
     #[test]
@@ -157,6 +163,15 @@ mod tests {
         let both: Vec<_> = groups.iter().map(|group| (params(&group.fp8), params(&group.plain))).collect();
         assert_eq!(both, [(vec![vec![3]], vec![]), (vec![vec![1]], vec![vec![2, 0]])]);
         assert_eq!(groups[1].elements(), [100, 16]);
+    }
+
+    #[test]
+    fn what_is_frozen_lies_in_no_buffer() {
+        let mut all = slots(&[100, 16, 100, 8]);
+        all[0].trained = false;
+        all[2].trained = false;
+        let groups = group(&all, Rules { ranks: 1, distributed: false, bucket: None, experts: false });
+        assert_eq!(groups[0].plain, [Bucket { elements: 0..24, params: vec![3, 1] }]);
     }
 
     #[test]

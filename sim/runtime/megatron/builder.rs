@@ -1,6 +1,7 @@
 //! What writes modules down as operators, with what several of them have: norms, linears, residuals, logits and losses
 //! (`core/tensor_parallel/layers.py`, `core/models/gpt/gpt_model.py`, 0.16.1).
 
+use super::adapter::Beside;
 use crate::model::Norm;
 use crate::model::block;
 use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
@@ -100,6 +101,7 @@ impl Modules<'_> {
     ) -> Vec<usize> {
         let mut params = vec![self.g.param(weight, rows, cols)];
         params.extend(bias.map(|bias| self.g.param(bias, rows, 1)));
+        self.adapter_params(weight, (rows, cols));
         params
     }
 
@@ -113,16 +115,17 @@ impl Modules<'_> {
     }
 
     /// A norm and a linear split on its rows. Also the norm's result, where it is a value of its own.
-    pub(super) fn up(
-        &mut self,
-        input: ValueId,
-        NormAndLinear { norm, norm_params, linear: module, params, bias, shape }: NormAndLinear<'_>,
-    ) -> (ValueId, Vec<ValueId>) {
+    pub(super) fn up(&mut self, input: ValueId, both: NormAndLinear<'_>) -> (ValueId, Vec<ValueId>) {
+        let NormAndLinear { norm, norm_params, linear: module, params, bias, shape } = both;
         let (inputs, outputs) = (self.dims.d, self.g.rows(params[0]));
         if self.engine() {
+            let adapted = self.adapter(module);
             let params = [norm_params, params].concat();
             let (norms, overlap, fp8) = (norm_params.len(), self.overlap(), self.job.matmuls.fp8());
             let kind = MegatronOp::NormLinear { inputs, outputs, norms, overlap, bias, fp8 };
+            if let Some(adapted) = adapted {
+                return (self.adapted_up(input, kind, both, adapted), vec![]);
+            }
             return (self.megatron(module, kind, &[input], &params, ("up_SBF", shape)), vec![]);
         }
         let xn = self.norm(norm, input, norm_params);
@@ -151,7 +154,12 @@ impl Modules<'_> {
             let overlap = self.job.overlap_tensor.filter(|_| self.overlap());
             let overlap = overlap.map(|overlap| if module == PROJ { overlap.proj } else { overlap.fc2 });
             let kind = MegatronOp::RowLinear { inputs, outputs, overlap, fp8 };
-            let sum = self.megatron(module, kind, &[input], params, ("y_LBD", BLD));
+            let mut sum = self.megatron(module, kind, &[input], params, ("y_LBD", BLD));
+            if let Some(adapted) = self.adapter(module) {
+                let first = params.iter().max().map_or(0, |last| last + 1);
+                let sizes = (inputs, outputs);
+                sum = self.adapt(adapted, Beside { base: sum, input, own_input: false, sizes, first, shape: BLD });
+            }
             self.g.drop_values(held);
             return sum;
         }

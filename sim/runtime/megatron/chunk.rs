@@ -24,6 +24,7 @@ use super::modules::Modules;
 use super::mtp;
 use crate::model::Position;
 use crate::model::graph::{Dims, Graph, Param};
+use crate::model::trained::Which;
 use crate::plan::megatron::{Core, CudaGraphs, Fp8Recipe, Implementation, Loader, MegatronPlan, Recompute, Split};
 use crate::program::{DType, Graphs};
 use crate::runtime::eager::fp8;
@@ -50,7 +51,9 @@ const MASK: usize = 1;
 
 /// Whether a parameter is the weight of a linear of Transformer Engine's: not of a router, a table or the head.
 fn multiplies(param: &Param) -> bool {
-    let other = [WORDS, POSITIONS, HEAD].contains(&param.name) || param.name.starts_with(experts::ROUTER);
+    let other = [WORDS, POSITIONS, HEAD].contains(&param.name)
+        || param.name.starts_with(experts::ROUTER)
+        || param.role == Role::Adapter;
     param.cols > 1 && !other
 }
 
@@ -70,6 +73,8 @@ pub struct ChunkParam {
     pub fp8: bool,
     /// Whether it is an expert's that other ranks do not have.
     pub expert: bool,
+    /// Whether it is trained.
+    pub trained: bool,
     /// Its dimensions.
     pub shape: Shape,
     /// What it is for.
@@ -113,9 +118,13 @@ impl Chunk {
         layers: Range<u64>,
         first_param: usize,
     ) -> Chunk {
-        let embedding = first.then(|| (modules.embedding)(job));
+        let marked = |graph: Graph, which: Which| match &job.trained {
+            Some(trained) => trained.mark(graph, which, job.model.layers.count()),
+            None => graph,
+        };
+        let embedding = first.then(|| marked((modules.embedding)(job), Which::Embedding));
         let ends = !last && !layers.is_empty() && layers.end == job.model.layers.count() && mtp::norm_apart(job);
-        let head = last.then(|| (modules.head)(job)).or_else(|| ends.then(|| mtp::norm(job)));
+        let head = last.then(|| marked((modules.head)(job), Which::Head)).or_else(|| ends.then(|| mtp::norm(job)));
         // A stage that predicts further ahead has a copy of the words' table.
         let copied = (last && !first && job.model.mtp_layers > 0).then(|| (modules.embedding)(job));
         let embeddings = embedding.iter().chain(&copied).map(|graph| graph.params.len()).sum::<usize>();
@@ -141,7 +150,19 @@ impl Chunk {
             let fp8 = multiplies(param) && job.matmuls.fp8().is_some_and(|fp8| fp8.parameters);
             let expert = job.mesh.shards_experts() && param.name.starts_with(experts::EXPERT);
             let (elements, shape, role) = (param.elements(), param.shape, param.role);
-            params.push(ChunkParam { name, elements, partial, word_embedding, fp8, expert, shape, role, block });
+            let trained = param.trained;
+            params.push(ChunkParam {
+                name,
+                elements,
+                partial,
+                word_embedding,
+                fp8,
+                expert,
+                trained,
+                shape,
+                role,
+                block,
+            });
         };
         for param in embedding.iter().chain(&copied).flat_map(|graph| &graph.params) {
             add("embedding.", None, param);
@@ -171,7 +192,8 @@ impl Chunk {
     pub fn buffers(&self) -> Vec<(u64, &'static str)> {
         let (d, block, dtype) = (self.dims, self.job.block, self.job.dtype.bytes());
         let engine = block.implementation == Implementation::TransformerEngine;
-        let gathers = d.tensor.sequence && (!engine || self.last);
+        // A frozen head gathers into a tensor of its own.
+        let gathers = d.tensor.sequence && (!engine || self.last && self.job.trained.is_none());
         let gathered = if gathers { d.tokens() * d.d * dtype } else { 0 };
         let has_blocks = !self.blocks.is_empty() || self.ahead() > 0;
         let scores = match block.core {
@@ -202,6 +224,7 @@ impl Chunk {
                 let own = |param: &&Param| {
                     // Grouped linears take theirs anew each time, and the router's has none.
                     param.cols > 1
+                        && param.trained
                         && !param.name.starts_with(experts::ROUTER)
                         && !(grouped && param.name.starts_with(experts::EXPERT))
                 };

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::modules::Modules;
 use crate::model::graph::{Graph, Param};
 use crate::model::layer::KindId;
+use crate::model::trained::{Trained, Which};
 use crate::plan::megatron::Split;
 
 /// Blocks in a row.
@@ -20,14 +21,21 @@ pub(super) struct Layers {
 impl Layers {
     /// The model's blocks `layers`, whose parameters are numbered from `first`.
     pub(super) fn new(modules: &Modules, job: &Split, layers: Range<u64>, mut first: usize) -> Layers {
-        let (mut kinds, mut graphs, mut blocks): (Vec<KindId>, Vec<Graph>, Vec<_>) = (vec![], vec![], vec![]);
+        let (mut kinds, mut graphs, mut blocks): (Vec<(KindId, bool)>, Vec<Graph>, Vec<_>) = (vec![], vec![], vec![]);
+        let of_all = job.model.layers.count();
         let mut attending = 0;
         for layer in layers {
             attending += u64::from(job.model.layers.at(layer).mixer.attends());
-            let kind = job.model.layers.id(layer);
+            // Of the first of all nothing before may be trained.
+            let needs = |trained: &Trained| trained.input_needs(Which::Layer(layer));
+            let kind = (job.model.layers.id(layer), job.trained.as_ref().is_none_or(needs));
             let at = kinds.iter().position(|known| *known == kind).unwrap_or_else(|| {
                 kinds.push(kind);
-                graphs.push((modules.block)(job, job.model.layers.at(layer)));
+                let block = (modules.block)(job, job.model.layers.at(layer));
+                graphs.push(match &job.trained {
+                    Some(trained) => trained.mark(block, Which::Layer(layer), of_all),
+                    None => block,
+                });
                 kinds.len() - 1
             });
             blocks.push((at, first));

@@ -77,7 +77,7 @@ impl<'j> Rank<'j> {
             let own = if stretch { Owned::stretch(shape, role, elements) } else { Owned::whole(shape, role) };
             Part { own, fp8: all[param].fp8 }
         };
-        let weights = all.iter().filter(|slot| slot.fp8).count() as u64;
+        let weights = all.iter().filter(|slot| slot.fp8 && slot.trained).count() as u64;
         let parts = data.iter().flat_map(|data| data.borrow().shards(&all)).map(part).collect();
         let shards = Shards::new(parts, weights);
         let stages = owned().collect();
@@ -143,11 +143,11 @@ impl<'j> Rank<'j> {
     /// Parameters, main gradients, master parameters.
     pub(super) fn setup(&mut self) {
         let program = &mut self.eager.program;
-        if !self.job.optimizer.distributed {
-            for param in self.chunks.iter().flat_map(Chunk::params) {
-                let bytes = Bytes(param.elements * self.job.split.dtype.bytes());
-                program.alloc(bytes, COMPUTE, Category::Parameter, "parameter");
-            }
+        // With the distributed optimizer those that are trained are views of a buffer.
+        let whole = |param: &&ChunkParam| !self.job.optimizer.distributed || !param.trained;
+        for param in self.chunks.iter().flat_map(Chunk::params).filter(whole) {
+            let dtype = if param.fp8 { DType::Fp8 } else { self.job.split.dtype };
+            program.alloc(Bytes(param.elements * dtype.bytes()), COMPUTE, Category::Parameter, "parameter");
         }
         self.data.iter().for_each(|data| data.borrow().take_buffers(program));
         if self.job.fsdp.is_none() {
@@ -244,7 +244,7 @@ impl<'j> Rank<'j> {
             let shards = self.data.iter().flat_map(|data| data.borrow().shards(&[]));
             return shards.filter(|&(param, _)| params[param].partial).map(|(_, elements)| elements).collect();
         }
-        params.into_iter().filter(|param| param.partial).map(|param| param.elements).collect()
+        params.into_iter().filter(|param| param.partial && param.trained).map(|param| param.elements).collect()
     }
 
     /// The optimizer's step, and the parameters that other ranks have stepped; the loss for the log.
@@ -314,7 +314,7 @@ fn shared_buffers(chunks: &[Chunk]) -> Vec<(u64, &'static str)> {
 fn is_shared(param: &ChunkParam, job: &MegatronPlan, schedule: &Schedule) -> bool {
     let apart = schedule.rank_of[0] != schedule.rank_of[schedule.stages - 1];
     let copied = job.split.model.tied_head || job.split.model.mtp_layers > 0;
-    param.word_embedding && copied && apart
+    param.trained && param.word_embedding && copied && apart
 }
 
 /// A chunk's parameters as its buffer sees them.
@@ -324,6 +324,7 @@ fn slots(chunk: &Chunk, job: &MegatronPlan, schedule: &Schedule) -> Vec<Slot> {
         shared: is_shared(param, job, schedule),
         fp8: param.fp8,
         expert: param.expert,
+        trained: param.trained,
     };
     chunk.params().iter().map(slot).collect()
 }

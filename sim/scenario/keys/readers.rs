@@ -1,5 +1,8 @@
 //! Sets of frameworks, by the names that scenarios write.
 
+/// Those under which adapters are simulated.
+pub(super) const ADAPTERS: &[&str] = &["fsdp2", "fsdp1", "single_device", "megatron"];
+
 /// Every framework.
 pub(super) const ALL: &[&str] = &[
     "fsdp2",

@@ -1,6 +1,6 @@
 //! The tables of what is trained and of adapters.
 
-use super::readers::{MEGATRON, OTHERS, PYTORCH};
+use super::readers::{ADAPTERS, MEGATRON, OTHERS, PYTORCH};
 use super::row::Choice::Word;
 use super::row::Kind::{Choice, Count, Flag, List, Number};
 use super::row::{Group, Instead, Key, Table};
@@ -11,6 +11,15 @@ const INSTEAD: &[Instead] = &[
         "frozen parameters are simulated under FSDP2 and on one device, not under Megatron-Core: remove the table",
     ),
     (OTHERS, "frozen parameters are simulated under FSDP2 and on one device: remove the table"),
+];
+
+const INSTEAD_OF_ADAPTERS: &[Instead] = &[
+    (
+        &["megatron"],
+        "adapters under Megatron-Core are those of NeMo and Megatron-Bridge, in the activations' type: remove the key",
+    ),
+    (&["deepspeed"], "adapters are simulated under Megatron-Core, FSDP2 and on one device: remove the table"),
+    (OTHERS, "adapters are simulated under Megatron-Core, FSDP2 and on one device: remove the table"),
 ];
 
 /// `[trained]`
@@ -43,16 +52,16 @@ pub(super) const LORA_KEYS: Table = Table {
     help: "Low-rank adapters beside linears of all layers. Everything else is frozen.",
     group: Group::Model,
     owner: None,
-    instead: INSTEAD,
+    instead: INSTEAD_OF_ADAPTERS,
     keys: &[
-        Key::new("rank", Count(Some((1, 1 << 16))), PYTORCH, "`r`: rank of the adapters."),
-        Key::new("alpha", Number, PYTORCH, "`lora_alpha`: scales their result. It changes neither time nor memory."),
-        Key::new("dropout", Number, PYTORCH, "`lora_dropout`: the share of their input that dropout zeroes."),
+        Key::new("rank", Count(Some((1, 1 << 16))), ADAPTERS, "`r`: rank of the adapters."),
+        Key::new("alpha", Number, ADAPTERS, "`lora_alpha`: scales their result. It changes neither time nor memory."),
+        Key::new("dropout", Number, ADAPTERS, "`lora_dropout`: the share of their input that dropout zeroes."),
         Key::new(
             "modules",
             List(&[]),
-            PYTORCH,
-            "`target_modules`: linears that have adapters, such as `q_proj`, or `all-linear`.",
+            ADAPTERS,
+            "`target_modules`: linears that have adapters, such as `q_proj`, `linear_qkv`, or `all-linear`.",
         ),
         Key::new(
             "implementation",

@@ -24,7 +24,7 @@ impl Eager {
         let result = self.temporary(bytes, NAME);
         self.pointwise(NAME, MemoryKind::Elementwise, bytes + out, bytes, Dispatch::Compiled);
         // The bias is given the same gradient; autograd sums it once the function has returned.
-        let width = op.params.first().map(|&param| graph.params[param].elements());
+        let width = op.params.first().filter(|_| graph.trains(op, 0)).map(|&param| graph.params[param].elements());
         self.release(gradient);
         let bias = width.map(|width| self.sum_rows(value.elements / width, width, value.dtype));
         let [input] = Self::saved_by(frame, index);
@@ -100,7 +100,7 @@ impl Eager {
             self.release(saved[0]);
             result
         };
-        let width = op.params.first().map(|&param| graph.params[param].elements());
+        let width = op.params.first().filter(|_| graph.trains(op, 0)).map(|&param| graph.params[param].elements());
         let bias = width.map(|width| self.sum_rows(value.elements / width, width, value.dtype));
         self.accumulate(frame, op.inputs[0], result.into());
         if let Some(bias) = bias {

@@ -70,6 +70,8 @@ impl Eager {
         if results == Results::Save {
             frame.saved.extend(mask);
             frame.saved_end.push(frame.saved.len() as u32);
+        } else if !graph.is_node(op) {
+            mask.into_iter().for_each(|mask| self.release(mask));
         } else {
             match self.framework.megatron_mut() {
                 Some(megatron) => megatron.lingering.extend(mask),
@@ -123,7 +125,7 @@ impl Eager {
         };
         let width = graph.dims.d;
         let rows = value.elements / width;
-        let bias = op.params.first().map(|_| match fused {
+        let bias = op.params.first().filter(|_| graph.trains(op, 0)).map(|_| match fused {
             true => self.compiled_sum_rows(rows, width, dtype),
             false => self.sum_rows(rows, width, dtype),
         });

@@ -89,8 +89,8 @@ impl Eager {
         self.release(gradient);
         self.release(frame.saved[start]);
         self.accumulate(frame, op.inputs[0], Gradient { storage: result, view: true });
-        for (&param, storage) in op.params.iter().zip(made) {
-            self.store_leaf(frame.params.index(param), storage, value.dtype);
+        for (at, storage) in made.into_iter().enumerate() {
+            self.store_trained((graph, op), at, frame, (storage, value.dtype));
         }
     }
 
@@ -103,6 +103,9 @@ impl Eager {
         results: Results,
     ) {
         let MegatronOp::NormLinear { norms, fp8, .. } = kind else { unreachable!("called for norms before linears") };
+        if !graph.trains(op, norms) {
+            return self.frozen_norm_linear(graph, op, kind, frame, results);
+        }
         if let Some(fp8) = fp8 {
             return self.fp8_norm_linear(graph, op, kind, fp8, frame, results);
         }
@@ -138,6 +141,9 @@ impl Eager {
         let MegatronOp::NormLinear { norms, bias, fp8, .. } = kind else {
             unreachable!("called for norms before linears")
         };
+        if !graph.trains(op, norms) {
+            return self.frozen_norm_linear_backward(node, kind, frame, gradient);
+        }
         if let Some(fp8) = fp8 {
             return self.fp8_norm_linear_backward(node, kind, fp8, frame, gradient);
         }
@@ -216,6 +222,9 @@ impl Eager {
 
     pub(super) fn row_linear(&mut self, graph: &Graph, op: &Op, kind: MegatronOp, frame: &mut Frame, results: Results) {
         let sizes = Sizes::of(graph, op, kind);
+        if !graph.trains(op, 0) {
+            return self.frozen_row_linear(graph, op, sizes, frame, results);
+        }
         if let Some(fp8) = sizes.fp8 {
             return self.fp8_row_linear(graph, op, sizes, fp8, frame, results);
         }
@@ -265,6 +274,9 @@ impl Eager {
     ) {
         let Node { graph, op, index } = node;
         let sizes = Sizes::of(graph, op, kind);
+        if !graph.trains(op, 0) {
+            return self.frozen_row_linear_backward(node, sizes, frame, gradient);
+        }
         if let Some(fp8) = sizes.fp8 {
             return self.fp8_row_linear_backward(node, sizes, fp8, frame, gradient);
         }

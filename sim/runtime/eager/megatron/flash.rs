@@ -140,10 +140,10 @@ impl Eager {
             self.accumulate(frame, input, result.into());
         }
         // Sinks: one number a head.
-        for &param in &op.params {
+        for (at, &param) in op.params.iter().enumerate() {
             let dtype = graph.values[op.inputs[0]].dtype;
             let made = self.temporary(graph.params[param].elements() * dtype.bytes(), "te.fused_attn_bwd");
-            self.store_leaf(frame.params.index(param), made, dtype);
+            self.store_trained((graph, op), at, frame, (made, dtype));
         }
     }
 

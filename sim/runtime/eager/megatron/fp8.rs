@@ -12,7 +12,7 @@ use super::super::frame::{Node, Results};
 use super::super::shape::Exchanged;
 use super::super::{Eager, Frame, Storage};
 use super::products::{Sizes, statistics};
-use crate::model::graph::{Graph, Op};
+use crate::model::graph::{Graph, Op, Value};
 use crate::model::megatron::{Bias, Fp8, Fp8Recipe, MegatronOp};
 use crate::program::{Category, Collective, Comm, DType, Dispatch, MemoryKind, Pass};
 use crate::runtime::eager::{COMPUTE, Maxima};
@@ -64,11 +64,11 @@ impl Copies {
 pub(super) struct Wide {
     pub(super) elements: u64,
     /// Bytes an element.
-    size: u64,
+    pub(super) size: u64,
     /// Numbers that share a scale under blockwise scaling.
-    block: u64,
+    pub(super) block: u64,
     /// Whether ranks hold parts of it that must share a scale.
-    parts: bool,
+    pub(super) parts: bool,
 }
 
 impl Wide {
@@ -143,7 +143,7 @@ impl Eager {
     }
 
     /// The copies of a tensor, as it lies first.
-    fn quantised(&mut self, wide: Wide, copies: Copies, recipe: Fp8Recipe) -> Vec<Storage> {
+    pub(super) fn quantised(&mut self, wide: Wide, copies: Copies, recipe: Fp8Recipe) -> Vec<Storage> {
         let count = if copies == Copies::Both { 2 } else { 1 };
         let made = (0..count).map(|_| self.of_pass(wide.copy(recipe), "te.quantize")).collect();
         self.quantise(wide, copies, recipe);
@@ -176,12 +176,12 @@ impl Eager {
     }
 
     /// What is gathered of a tensor of `bytes` in all: fp8, and its bytes with the scales of its blocks.
-    fn travels(bytes: u64, dtype: DType, recipe: Fp8Recipe) -> Exchanged {
+    pub(super) fn travels(bytes: u64, dtype: DType, recipe: Fp8Recipe) -> Exchanged {
         Exchanged { bytes: Wide::own(bytes, dtype).copy(recipe), dtype: DType::Fp8 }
     }
 
     /// A gathered tensor that what follows waits for.
-    fn gathered_now(&mut self, Exchanged { bytes, dtype }: Exchanged) -> Storage {
+    pub(super) fn gathered_now(&mut self, Exchanged { bytes, dtype }: Exchanged) -> Storage {
         let whole = self.of_pass(bytes, "all_gather_into_tensor");
         self.exchange_now(Collective::AllGather, bytes, dtype);
         whole
@@ -199,6 +199,21 @@ impl Eager {
             return vec![turned];
         }
         vec![gathered, turned]
+    }
+
+    /// A norm whose kernel writes fp8: its statistics, and its result.
+    pub(super) fn norm_to_fp8(
+        &mut self,
+        value: &Value,
+        rows: u64,
+        statistics: usize,
+        elements: u64,
+    ) -> (Vec<Storage>, Vec<Storage>) {
+        const NAME: &str = "te.norm_fwd";
+        let numbers: Vec<Storage> = (0..statistics).map(|_| self.storage(rows * 4, NAME)).collect();
+        let made = vec![self.storage(elements, NAME)];
+        self.pointwise(NAME, MemoryKind::Norm, value.bytes(), elements, self.settings.forward);
+        (numbers, made)
     }
 
     pub(super) fn fp8_norm_linear(
@@ -219,11 +234,7 @@ impl Eager {
         let columns = !sizes.sequence || recipe.of_blocks();
         let both = if results == Results::Save && columns { Copies::all(fp8) } else { Copies::Rows };
         let (numbers, mut normed) = if recipe == Fp8Recipe::Delayed {
-            // The norm's kernel writes fp8.
-            const NAME: &str = "te.norm_fwd";
-            let numbers: Vec<Storage> = (0..statistics).map(|_| self.storage(rows * 4, NAME)).collect();
-            let mut made = vec![self.storage(own.elements, NAME)];
-            self.pointwise(NAME, MemoryKind::Norm, value.bytes(), own.elements, self.settings.forward);
+            let (numbers, mut made) = self.norm_to_fp8(value, rows, statistics, own.elements);
             if both == Copies::Both {
                 made.push(self.transposed(own.elements));
             }
@@ -257,7 +268,7 @@ impl Eager {
     }
 
     /// The gradient of a bias, summed as the gradient of the result is cast and transposed.
-    fn bias_with_cast(&mut self, tokens: u64, outputs: u64, dtype: DType) -> Storage {
+    pub(super) fn bias_with_cast(&mut self, tokens: u64, outputs: u64, dtype: DType) -> Storage {
         const NAME: &str = "te.reduce_dbias";
         let written = outputs * dtype.bytes();
         let made = self.temporary(written, NAME);

@@ -49,6 +49,9 @@ impl Eager {
         frame: &mut Frame,
         results: Results,
     ) {
+        if !graph.trains(op, 0) {
+            return self.frozen_linear(graph, op, kind, frame, results);
+        }
         let linear = Linear::of(graph, op, kind);
         let dispatch = self.settings.forward;
         if linear.reads == Reads::Gathered {
@@ -76,6 +79,9 @@ impl Eager {
         gradient: Storage,
     ) {
         let Node { graph, op, index } = node;
+        if !graph.trains(op, 0) {
+            return self.frozen_linear_backward(node, kind, frame, gradient);
+        }
         let linear = Linear::of(graph, op, kind);
         let (dispatch, dtype) = (self.settings.backward, linear.dtype);
         let later = self.defers();

@@ -23,7 +23,8 @@ impl Chunk {
     /// loss. Returns the gradient of the input; none on the first stage, unless that was given the words' rows.
     pub fn backward(&self, eager: &mut Eager, mut frame: ChunkFrame, gradient: Option<Storage>) -> Option<Storage> {
         let before = eager.program.set_pass(Pass::Backward);
-        let (mut gradient, seeds) = self.begin_backward(eager, frame.head.take(), gradient);
+        let (gradient, seeds) = self.begin_backward(eager, frame.head.take(), gradient);
+        let mut gradient = Some(gradient);
         // Maxima are reduced after the first module in fp8 that autograd saw in forward, which blocks that run again are not. A
         // second run leaves fp8 as it is for a first module, which the final norm then is, too (`autocast`, `get_autocast_state`).
         let first = frame.blocks.iter().position(|done| matches!(done, BlocksFrame::Saved(..)));
@@ -32,11 +33,14 @@ impl Chunk {
             eager.reduce_maxima();
         }
         for (at, done) in frame.blocks.into_iter().enumerate().rev() {
-            gradient = match done {
-                BlocksFrame::Saved(layer, running) => self.backward_block(eager, layer, *running, gradient),
-                BlocksFrame::Recompute(held) => self.backward_recomputed(eager, held, gradient),
+            gradient = match (done, gradient) {
+                (BlocksFrame::Saved(layer, running), Some(gradient)) => {
+                    self.backward_block(eager, layer, *running, gradient)
+                }
+                (BlocksFrame::Recompute(held), Some(gradient)) => self.backward_recomputed(eager, held, gradient),
+                (_, None) => None,
             };
-            if first == Some(at) {
+            if first == Some(at) && !self.reduces_early(at) {
                 eager.reduce_maxima();
             }
         }
@@ -96,17 +100,24 @@ impl Chunk {
         gradient
     }
 
-    /// The gradient of the chunk's input, from that of its first block's.
+    /// The gradient of the chunk's input, from that of its first block's, where that has one.
     pub(super) fn end_backward(
         &self,
         eager: &mut Eager,
         embedding: Option<Frame>,
-        gradient: Storage,
+        gradient: Option<Storage>,
         seeds: Vec<Storage>,
     ) -> Option<Storage> {
         let result = match (&self.embedding, embedding) {
-            (Some(graph), Some(mut running)) => eager.backward(graph, &mut running, gradient),
-            _ => Some(gradient),
+            // Of a frozen embedding's result: a leaf that was told to ask for a gradient.
+            (Some(graph), _) if !graph.needs(graph.output) => {
+                gradient.into_iter().for_each(|gradient| eager.release(gradient));
+                None
+            }
+            (Some(graph), Some(mut running)) => {
+                gradient.and_then(|gradient| eager.backward(graph, &mut running, gradient))
+            }
+            _ => gradient,
         };
         eager.reached(Moment::Returned);
         seeds.into_iter().for_each(|seed| eager.release(seed));
@@ -114,7 +125,12 @@ impl Chunk {
     }
 
     /// Runs blocks again, and their backward (`CheckpointFunction.backward`).
-    pub(super) fn backward_recomputed(&self, eager: &mut Eager, held: Checkpoint, gradient: Storage) -> Storage {
+    pub(super) fn backward_recomputed(
+        &self,
+        eager: &mut Eager,
+        held: Checkpoint,
+        gradient: Storage,
+    ) -> Option<Storage> {
         let before = (eager.program.set_pass(Pass::Recompute), eager.category);
         eager.category = Category::Recompute;
         let mut frames = vec![];
@@ -128,12 +144,12 @@ impl Chunk {
         eager.reduce_maxima();
         eager.program.set_pass(before.0);
         eager.category = before.1;
-        let mut running = eager.retain(gradient);
+        let mut running = Some(eager.retain(gradient));
         let ends = |&(layer, _): &(u64, _)| Eager::ends_turns(self.blocks.graph(layer));
         let last = frames.iter().position(ends).unwrap_or(frames.len());
         for (at, (layer, frame)) in frames.into_iter().enumerate().rev() {
             enters_fp8_anew(eager, at <= last);
-            running = self.backward_block(eager, layer, frame, running);
+            running = running.and_then(|running| self.backward_block(eager, layer, frame, running));
         }
         enters_fp8_anew(eager, false);
         for storage in [x, gradient, held.input, held.mask] {
@@ -143,7 +159,13 @@ impl Chunk {
     }
 
     /// Backward of one block.
-    pub(super) fn backward_block(&self, eager: &mut Eager, layer: u64, mut frame: Frame, gradient: Storage) -> Storage {
+    pub(super) fn backward_block(
+        &self,
+        eager: &mut Eager,
+        layer: u64,
+        mut frame: Frame,
+        gradient: Storage,
+    ) -> Option<Storage> {
         eager.reached(Moment::BlockBackward(layer));
         if self.around.hooks_views {
             view(eager, Some(gradient));

@@ -262,7 +262,7 @@ impl<'c> Back<'c> {
         self.final_norm(eager);
         eager.program.wait(COMPUTE, self.way.event);
         let gradient = self.gradient.take().expect("a block's input has a gradient");
-        let result = self.chunk.end_backward(eager, self.frame.embedding.take(), gradient, self.seeds);
+        let result = self.chunk.end_backward(eager, self.frame.embedding.take(), Some(gradient), self.seeds);
         eager.program.enter(before);
         result
     }

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::{Chunk, MASK};
 use crate::model::Position;
-use crate::model::graph::{Graph, OpKind, ValueId};
-use crate::model::megatron::{MegatronOp, RoutedOp};
+use crate::model::graph::{Graph, Op, OpKind, ValueId};
+use crate::model::megatron::{MegatronOp, Reduces, RoutedOp};
 use crate::plan::megatron::{CudaGraphs, Loader, Scope, Split};
 use crate::program::{DType, Dispatch, MemoryKind};
 use crate::runtime::eager::{Eager, Frame, Storage};
@@ -47,6 +47,11 @@ fn stretch(graphs: CudaGraphs, graph: &Graph) -> Option<Range<usize>> {
         _ => attended,
     };
     (start < end).then_some(start..end)
+}
+
+/// Whether an operator has scales of fp8 numbers.
+fn scales(op: &Op) -> bool {
+    matches!(op.kind, OpKind::Megatron(kind) if kind.reduces() != Reduces::Never)
 }
 
 /// Whether a block has attention.
@@ -143,10 +148,16 @@ impl Chunk {
         frame: &mut Frame,
         layer: u64,
         gradient: Storage,
-    ) -> Storage {
+    ) -> Option<Storage> {
         let graph = self.blocks.graph(layer);
         eager.start_backward(graph, frame, gradient);
         match self.captured(layer) {
+            None if layer == 0 && self.reduces_early(0) => {
+                let first = graph.ops.iter().position(|op| graph.is_node(op) && scales(op)).unwrap_or(0);
+                eager.backward_ops(graph, frame, first..graph.ops.len());
+                eager.reduce_maxima();
+                eager.backward_ops(graph, frame, 0..first);
+            }
             None => eager.backward_ops(graph, frame, 0..graph.ops.len()),
             Some((_, range)) => {
                 eager.backward_ops(graph, frame, range.end..graph.ops.len());
@@ -154,6 +165,12 @@ impl Chunk {
                 eager.backward_ops(graph, frame, 0..range.start);
             }
         }
-        eager.finish_backward(frame).expect("a block's input has a gradient")
+        eager.finish_backward(frame)
+    }
+
+    /// Whether maxima of fp8 numbers are reduced inside a block's backward: behind its first linear that is a node of autograd's
+    /// graph, where earlier ones are none.
+    pub(super) fn reduces_early(&self, at: usize) -> bool {
+        at == 0 && !self.blocks.is_empty() && !self.blocks.graph(0).needs(0)
     }
 }
