@@ -49,7 +49,7 @@ fn every_model_with_experts_is_described_and_flown_or_refused_by_name() {
         ("qwen3-235b-a22b", None),
         ("deepseek-v2-lite", Some("a router whose weights do not sum to one")),
         ("deepseek-v2", Some("a router whose weights do not sum to one")),
-        ("deepseek-v3", Some("a router that is not a softmax over all experts")),
+        ("deepseek-v3", Some("a router that is no softmax over all experts, or over the chosen ones")),
         ("gpt-oss-20b", Some("attention sinks")),
         ("gpt-oss-120b", Some("attention sinks")),
     ] {

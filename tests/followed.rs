@@ -220,7 +220,14 @@ fn changed(text: &str, changes: &[(String, Option<Value>)]) -> Option<String> {
         let (table, last) = get(&mut file, key)?;
         match value {
             Some(value) => drop(table.insert(last, value.clone())),
-            None => drop(table.remove(&last)),
+            None => {
+                let was_table = table.remove(&last).is_some_and(|value| value.is_table());
+                // A table in which nothing but this one stood was written for it: `[fsdp.wrap]`.
+                if was_table && table.is_empty() && let Some((parent, _)) = key.rsplit_once('.') {
+                    let (above, name) = get(&mut file, parent)?;
+                    above.remove(&name);
+                }
+            }
         }
     }
     Some(file.to_string())

@@ -194,6 +194,12 @@ fn deepseek_v3s_last_stage_is_a_module_ahead_and_the_loss() {
     );
 }
 
+/// Layers of a hybrid's pattern, in which bars stand between stages.
+fn pattern(keys: &Table) -> Option<i64> {
+    let pattern = at(keys, "model.config")?.get("hybrid_layer_pattern")?.as_str()?;
+    Some(pattern.chars().filter(|letter| *letter != '|').count() as i64)
+}
+
 #[test]
 fn lists_of_layers_add_up_to_the_model() {
     let tables = Tables::shipped();
@@ -206,7 +212,8 @@ fn lists_of_layers_add_up_to_the_model() {
         let stages = whole("mesh.pp").unwrap_or(1) * whole("pipeline.virtual_stages").unwrap_or(1);
         let v = at(&keys, "pipeline.schedule").and_then(Value::as_str) == Some("ZBVZeroBubble");
         assert_eq!(list.len() as i64, if v && stages == 16 { 32 } else { stages }, "{}", entry.row.id);
-        let layers = whole("model.layers").or(entry.row.model.n_layers.map(|layers| layers as i64)).unwrap();
+        let stacked = entry.row.model.n_layers.map(|layers| layers as i64).or_else(|| pattern(&keys));
+        let layers = whole("model.layers").or(stacked).unwrap();
         assert_eq!(list.iter().filter_map(Value::as_integer).sum::<i64>(), layers, "{}", entry.row.id);
         lists += 1;
     }

@@ -50,11 +50,6 @@ pub(super) fn refuses(job: &TorchPlan, settings: &Ddp) -> Option<Refusal> {
     let searches = settings.searches();
     Refusal::first([
         (
-            job.compile,
-            Refusal::new("ddp-compiled", "compiled blocks under DistributedDataParallel, whose graphs DDPOptimizer cuts")
-                .on("compile.blocks"),
-        ),
-        (
             settings.static_graph && job.accumulation > 1 && !job.sync_every,
             Refusal::new(
                 "ddp-static-no-sync",

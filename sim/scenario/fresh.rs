@@ -44,8 +44,9 @@ impl Fresh {
             keys::table("mesh")
                 .is_some_and(|mesh| mesh.keys.iter().any(|known| known.name == key && known.is_read_by(&self.runtime)))
         };
-        let mesh =
-            [("dp_shard", chips), ("fsdp", chips), ("tp", 1), ("dp", chips)].into_iter().find(|(key, _)| reads(key));
+        let mesh = [("dp_shard", chips), ("fsdp", chips), ("tp", 1), ("dp", chips), ("dp_replicate", chips)]
+            .into_iter()
+            .find(|(key, _)| reads(key));
         said.extend(mesh.map(|(key, ranks)| ("mesh", key, ranks.to_string())));
         // ZeRO's stage is what its users say first: parameters, gradients and optimizer states are sharded.
         let zero = keys::table("zero").is_some_and(|zero| zero.is_read_by(&self.runtime));

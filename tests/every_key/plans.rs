@@ -32,7 +32,7 @@ pub fn plans() -> Vec<String> {
     let fsdp1 = replaced(TINY, &[("\"fsdp2\"", "\"fsdp1\"")]);
     let single =
         replaced(TINY, &[("\"fsdp2\"", "\"single_device\""), ("nodes = 1", "chips = 1"), ("dp_shard = 8", "")]);
-    let ddp = replaced(TINY, &[("\"fsdp2\"", "\"ddp\""), ("dp_shard = 8", "")]);
+    let ddp = of(&replaced(TINY, &[("\"fsdp2\"", "\"ddp\""), ("dp_shard = 8", "")]), "llama-3.2-1b");
     let deepspeed = replaced(MEGATRON, &[("\"megatron\"", "\"deepspeed\"")]);
     let nanotron = replaced(MEGATRON, &[("\"megatron\"", "\"nanotron\"")]);
     let zero = replaced(TINY, &[("\"fsdp2\"", "\"deepspeed-zero\""), ("dp_shard", "dp")]);

@@ -4,10 +4,10 @@
 //! To add a framework: a struct here, a variant of `FrameworkState`, and the arms that the compiler then asks for. State that
 //! one framework has alone goes into its struct, never into [`Eager`](super::Eager).
 
+use super::around::Around;
 use super::main_gradients::{MainGradients, ParamHooks, WeightWork};
 use super::megatron::{Context, Later};
 use super::ranks::{ExpertRanks, Maxima, TensorGroup, UserBuffers};
-use super::state::Around;
 use super::storage::Storage;
 use crate::program::{DType, GroupId, ScopeId, StreamId};
 use crate::runtime::compiled::Rotation;

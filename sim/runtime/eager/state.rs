@@ -1,8 +1,7 @@
 //! The state of eager execution: what autograd of any program has, and what the framework at hand adds
 //! ([`framework`](super::framework)).
 
-use std::fmt::Debug;
-
+use super::around::Around;
 use super::casts::Autocast;
 use super::framework::{InternEvo, Megatron, Nanotron, Torch};
 use super::offload::Stash;
@@ -10,27 +9,6 @@ use super::ranks::{TensorGroup, Ulysses};
 use super::storage::{COMPUTE, Leaves, Storages};
 use crate::plan::eager::Settings;
 use crate::program::{Builder, Category, StreamId};
-
-/// An operator of a graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The model's index of its graph's first parameter, which says which graph it is.
-    pub graph: usize,
-    /// Its index in the graph.
-    pub op: usize,
-    /// Whether it is its backward.
-    pub backward: bool,
-}
-
-/// A framework's hooks. What they issue stands in host order where they are called.
-pub trait Around: Debug {
-    /// An operator is about to run.
-    fn begins(&mut self, _eager: &mut Eager, _at: Place) {}
-    /// It has run.
-    fn ended(&mut self, _eager: &mut Eager, _at: Place) {}
-    /// A leaf has taken a parameter's gradient.
-    fn arrived(&mut self, eager: &mut Eager, param: usize);
-}
 
 /// DeepSpeed.
 #[derive(Debug)]
