@@ -1,8 +1,9 @@
 //! Training steps of small stacks measured on one H200 (`tests/oracles/hybrid-steps.jsonl`, made by `calibrate/mixers/hybrids.py`):
 //! Mamba-2 alone, Nemotron-H's layers, and Llama's layers under Muon. The board was at its power limit.
 //!
-//! Steps are predicted 11 to 18 % too short, and why is not known yet: kernels were not compared one by one. The bound on time is as wide
-//! as these four rows are off, so it is no claim about others.
+//! Steps are predicted 7 to 8 % too short, and those of Muon 16 %. The rates of Mamba-2's scan kernels come from profiles of other steps of
+//! the same three stacks, so these rows are no independent witness of them; why Muon's is further off is not known yet. The bound on time
+//! is no claim about others.
 
 use windtunnel::scenario::Scenario;
 
