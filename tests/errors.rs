@@ -17,7 +17,7 @@ use crate::keys::rows;
 use crate::pages::fresh;
 
 /// What a source file's refusals are of: the frameworks whose jobs it is asked about.
-const FRAMEWORKS: [(&str, &[&str]); 14] = [
+const FRAMEWORKS: [(&str, &[&str]); 15] = [
     (
         "framework.rs",
         &["deepspeed", "deepspeed-zero", "fsdp1", "fsdp2", "internevo", "megatron", "nanotron", "single_device", "xla"],
@@ -25,6 +25,7 @@ const FRAMEWORKS: [(&str, &[&str]); 14] = [
     ("eager/megatron/", MEGATRON),
     ("internevo.rs", &["internevo"]),
     ("megatron.rs", MEGATRON),
+    ("megatron/adapter.rs", MEGATRON),
     ("megatron/chunk/", SPLIT),
     ("megatron/experts.rs", SPLIT),
     ("megatron/fsdp/", MEGATRON),

@@ -13,9 +13,6 @@ use crate::plan::megatron::{CudaGraphs, Engine, Implementation, MegatronPlan, Sp
 use crate::runtime::Refusal;
 use crate::schedule::order;
 
-/// The key of the linears that have adapters.
-const MODULES: &str = "lora.modules";
-
 /// A linear that can have an adapter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Adapted {
@@ -218,11 +215,12 @@ pub(super) fn refuses(job: &MegatronPlan) -> Option<Refusal> {
         ),
         (
             model.experts().is_some(),
-            Refusal::new("megatron-adapters-experts", "adapters under Megatron in a model with experts").on(MODULES),
+            Refusal::new("megatron-adapters-experts", "adapters under Megatron in a model with experts")
+                .on("lora.modules"),
         ),
         (
             model.latent().is_some(),
-            Refusal::new("adapters-latent-attention", "adapters in a model with latent attention").on(MODULES),
+            Refusal::new("adapters-latent-attention", "adapters in a model with latent attention").on("lora.modules"),
         ),
         (
             !model.is_transformer(),
@@ -230,7 +228,7 @@ pub(super) fn refuses(job: &MegatronPlan) -> Option<Refusal> {
                 "megatron-adapters-mixers",
                 "adapters under Megatron in a model with layers other than attention",
             )
-            .on(MODULES),
+            .on("lora.modules"),
         ),
         (
             model.mtp_layers > 0,
@@ -271,7 +269,8 @@ pub(super) fn refuses(job: &MegatronPlan) -> Option<Refusal> {
         ),
         (
             model.norms().placement != NormPlacement::Pre,
-            Refusal::new("adapters-norms", "adapters where norms stand elsewhere than before linears").on(MODULES),
+            Refusal::new("adapters-norms", "adapters where norms stand elsewhere than before linears")
+                .on("lora.modules"),
         ),
     ];
     Refusal::first(cases)
