@@ -17,7 +17,7 @@ use crate::keys::rows;
 use crate::pages::fresh;
 
 /// What a source file's refusals are of: the frameworks whose jobs it is asked about.
-const FRAMEWORKS: [(&str, &[&str]); 16] = [
+const FRAMEWORKS: [(&str, &[&str]); 17] = [
     (
         "framework.rs",
         &[
@@ -37,6 +37,7 @@ const FRAMEWORKS: [(&str, &[&str]); 16] = [
     ("eager/megatron/", MEGATRON),
     ("internevo.rs", &["internevo"]),
     ("megatron.rs", MEGATRON),
+    ("megatron/adapter.rs", MEGATRON),
     ("megatron/chunk/", SPLIT),
     ("megatron/experts.rs", SPLIT),
     ("megatron/fsdp/", MEGATRON),

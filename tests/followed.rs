@@ -223,7 +223,10 @@ fn changed(text: &str, changes: &[(String, Option<Value>)]) -> Option<String> {
             None => {
                 let was_table = table.remove(&last).is_some_and(|value| value.is_table());
                 // A table in which nothing but this one stood was written for it: `[fsdp.wrap]`.
-                if was_table && table.is_empty() && let Some((parent, _)) = key.rsplit_once('.') {
+                if was_table
+                    && table.is_empty()
+                    && let Some((parent, _)) = key.rsplit_once('.')
+                {
                     let (above, name) = get(&mut file, parent)?;
                     above.remove(&name);
                 }

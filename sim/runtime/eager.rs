@@ -88,5 +88,5 @@ pub use ranks::{BUFFER_STREAMS, ExpertRanks, Maxima, TensorGroup, Ulysses, UserB
 pub use reentrant::Reentrant;
 pub(super) use shape::{Exchanged, MatmulShape};
 pub use stamp::Stamps;
-pub use state::{DeepSpeed, Eager, FrameworkState};
+pub use state::{DeepSpeed, Eager, FrameworkState, Torch};
 pub use storage::{COMPUTE, Storage};

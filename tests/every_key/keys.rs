@@ -47,7 +47,7 @@ const OTHERS: [(&str, &[&str]); 63] = [
     ("megatron.cp_comm_type", &["'p2p'", "'all_gather'", "'a2a'", "'a2a+p2p'"]),
     ("lora.alpha", &["16.0", "32.0"]),
     ("lora.dropout", &["0.05", "0.0"]),
-    ("lora.modules", &["['q_proj','v_proj']", "['all-linear']", "['down_proj']"]),
+    ("lora.modules", &["['q_proj','v_proj']", "['all-linear']", "['down_proj']", "['linear_qkv']"]),
     ("lora.rank", &["8", "16"]),
     ("trained.freeze", &["['embedding']", "['embedding', 'head']", "['layers']", "['norm']"]),
     ("megatron.get_batch", &["'0.5'", "'0.12'", "'each_rank'"]),

@@ -1,32 +1,11 @@
 //! What a framework does around the operators of a model that it takes as it is: hooks on modules, and on gradients.
 
-use std::fmt::Debug;
+pub use super::state::{Around, Place};
 
 use super::{Eager, Frame};
 use crate::model::graph::{Graph, Op};
 use crate::model::operators::Stop;
 use crate::program::{Dispatch, MemoryKind};
-
-/// An operator of a graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The model's index of its graph's first parameter, which says which graph it is.
-    pub graph: usize,
-    /// Its index in the graph.
-    pub op: usize,
-    /// Whether it is its backward.
-    pub backward: bool,
-}
-
-/// A framework's hooks. What they issue stands in host order where they are called.
-pub trait Around: Debug {
-    /// An operator is about to run.
-    fn begins(&mut self, _eager: &mut Eager, _at: Place) {}
-    /// It has run.
-    fn ended(&mut self, _eager: &mut Eager, _at: Place) {}
-    /// A leaf has taken a parameter's gradient.
-    fn arrived(&mut self, eager: &mut Eager, param: usize);
-}
 
 impl Eager {
     /// Calls the framework, whose hooks may change everything but themselves.

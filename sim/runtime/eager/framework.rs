@@ -2,34 +2,15 @@
 //! ([`FrameworkState`](super::FrameworkState)).
 //!
 //! To add a framework: a struct here, a variant of `FrameworkState`, and the arms that the compiler then asks for. State that
-//! one framework has alone goes into its struct, never into [`Eager`](super::Eager).
+//! one framework has alone goes into its struct, never into [`Eager`](super::Eager). Those whose hooks are handed the engine
+//! (`Around`) stand beside it.
 
-use super::around::Around;
 use super::main_gradients::{MainGradients, ParamHooks, WeightWork};
 use super::megatron::{Context, Later};
 use super::ranks::{ExpertRanks, Maxima, TensorGroup, UserBuffers};
 use super::storage::Storage;
 use crate::program::{DType, GroupId, ScopeId, StreamId};
-use crate::runtime::compiled::Rotation;
 use crate::runtime::optimizer::{Optimizer, Owned};
-
-/// A training loop of PyTorch's own parts: DTensor, `fully_shard`, pipelining; torchtitan's among others.
-#[derive(Debug, Default)]
-pub struct Torch {
-    /// The mesh axis that DTensors are split over, where some are.
-    pub tensor: Option<TensorAxis>,
-    /// The ranks that share a sequence, where some do.
-    pub context: Option<Rotation>,
-    /// The ranks that torchtitan's experts are distributed over, where they are.
-    pub experts: Option<ExpertAxis>,
-    /// The optimizer that steps a parameter as soon as its gradient is there (`register_post_accumulate_grad_hook`).
-    pub step_at_once: Option<StepAtOnce>,
-    /// `DistributedDataParallel`, which is told of each gradient that a leaf has taken.
-    pub hooks: Option<Box<dyn Around>>,
-    /// Whether a backward makes gradients of inputs alone, and keeps what those of parameters take
-    /// ([`Eager::backward_weights`](super::Eager::backward_weights)).
-    pub inputs_only: bool,
-}
 
 /// The mesh axis of tensor parallelism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

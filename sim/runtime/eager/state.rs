@@ -1,14 +1,55 @@
 //! The state of eager execution: what autograd of any program has, and what the framework at hand adds
 //! ([`framework`](super::framework)).
 
-use super::around::Around;
+use std::fmt::Debug;
+
 use super::casts::Autocast;
-use super::framework::{InternEvo, Megatron, Nanotron, Torch};
+use super::framework::{ExpertAxis, InternEvo, Megatron, Nanotron, StepAtOnce, TensorAxis};
 use super::offload::Stash;
 use super::ranks::{TensorGroup, Ulysses};
 use super::storage::{COMPUTE, Leaves, Storages};
 use crate::plan::eager::Settings;
 use crate::program::{Builder, Category, StreamId};
+use crate::runtime::compiled::Rotation;
+
+/// An operator of a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The model's index of its graph's first parameter, which says which graph it is.
+    pub graph: usize,
+    /// Its index in the graph.
+    pub op: usize,
+    /// Whether it is its backward.
+    pub backward: bool,
+}
+
+/// A framework's hooks. What they issue stands in host order where they are called.
+pub trait Around: Debug {
+    /// An operator is about to run.
+    fn begins(&mut self, _eager: &mut Eager, _at: Place) {}
+    /// It has run.
+    fn ended(&mut self, _eager: &mut Eager, _at: Place) {}
+    /// A leaf has taken a parameter's gradient.
+    fn arrived(&mut self, eager: &mut Eager, param: usize);
+}
+
+/// A training loop of PyTorch's own parts: DTensor, `fully_shard`, pipelining; torchtitan's among others.
+#[derive(Debug, Default)]
+pub struct Torch {
+    /// The mesh axis that DTensors are split over, where some are.
+    pub tensor: Option<TensorAxis>,
+    /// The ranks that share a sequence, where some do.
+    pub context: Option<Rotation>,
+    /// The ranks that torchtitan's experts are distributed over, where they are.
+    pub experts: Option<ExpertAxis>,
+    /// The optimizer that steps a parameter as soon as its gradient is there (`register_post_accumulate_grad_hook`).
+    pub step_at_once: Option<StepAtOnce>,
+    /// `DistributedDataParallel`, which is told of each gradient that a leaf has taken.
+    pub hooks: Option<Box<dyn Around>>,
+    /// Whether a backward makes gradients of inputs alone, and keeps what those of parameters take
+    /// ([`Eager::backward_weights`](Eager::backward_weights)).
+    pub inputs_only: bool,
+}
 
 /// DeepSpeed.
 #[derive(Debug)]

@@ -5,16 +5,13 @@
 //! first of a linear split on its rows is split on its rows, too, and its narrow result gathered; of one split on its columns it
 //! is split on its columns, its result summed, and that of the second gathered. The result is scaled and added to the linear's.
 
-use super::builder::{BLD, BSD, Modules, NormAndLinear};
+use super::builder::{BLD, BSD, Beside, Modules, NormAndLinear};
 use crate::model::NormPlacement;
-use crate::model::graph::{Axis, OpKind, ValueId};
+use crate::model::graph::{OpKind, ValueId};
 use crate::model::megatron::{Bias, Fp8Recipe, MegatronOp, MtpOp, Reads};
 use crate::plan::megatron::{CudaGraphs, Engine, Implementation, MegatronPlan, Split};
 use crate::runtime::Refusal;
 use crate::schedule::order;
-
-/// The key of the linears that have adapters.
-const MODULES: &str = "lora.modules";
 
 /// A linear that can have an adapter.
 #[derive(Clone, Copy, Debug)]
@@ -70,23 +67,6 @@ const LINEARS: [Adapted; 4] = [
 fn find(job: &Split, named: impl Fn(&Adapted) -> bool) -> Option<Adapted> {
     let lora = job.lora()?;
     LINEARS.into_iter().find(|linear| named(linear) && lora.modules.contains(&linear.asked))
-}
-
-/// What a linear reads and makes, beside which an adapter stands.
-#[derive(Clone, Copy)]
-pub(super) struct Beside {
-    /// What the linear has made.
-    pub(super) base: ValueId,
-    /// What the adapter reads.
-    pub(super) input: ValueId,
-    /// Whether nobody else reads that.
-    pub(super) own_input: bool,
-    /// Columns of the rank's part of the linear's weight, and rows.
-    pub(super) sizes: (u64, u64),
-    /// The first of the adapter's two parameters.
-    pub(super) first: usize,
-    /// The result's axes.
-    pub(super) shape: &'static [Axis],
 }
 
 impl Modules<'_> {
@@ -218,11 +198,12 @@ pub(super) fn refuses(job: &MegatronPlan) -> Option<Refusal> {
         ),
         (
             model.experts().is_some(),
-            Refusal::new("megatron-adapters-experts", "adapters under Megatron in a model with experts").on(MODULES),
+            Refusal::new("megatron-adapters-experts", "adapters under Megatron in a model with experts")
+                .on("lora.modules"),
         ),
         (
             model.latent().is_some(),
-            Refusal::new("adapters-latent-attention", "adapters in a model with latent attention").on(MODULES),
+            Refusal::new("adapters-latent-attention", "adapters in a model with latent attention").on("lora.modules"),
         ),
         (
             !model.is_transformer(),
@@ -230,7 +211,7 @@ pub(super) fn refuses(job: &MegatronPlan) -> Option<Refusal> {
                 "megatron-adapters-mixers",
                 "adapters under Megatron in a model with layers other than attention",
             )
-            .on(MODULES),
+            .on("lora.modules"),
         ),
         (
             model.mtp_layers > 0,
@@ -271,7 +252,8 @@ pub(super) fn refuses(job: &MegatronPlan) -> Option<Refusal> {
         ),
         (
             model.norms().placement != NormPlacement::Pre,
-            Refusal::new("adapters-norms", "adapters where norms stand elsewhere than before linears").on(MODULES),
+            Refusal::new("adapters-norms", "adapters where norms stand elsewhere than before linears")
+                .on("lora.modules"),
         ),
     ];
     Refusal::first(cases)

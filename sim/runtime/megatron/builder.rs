@@ -1,7 +1,6 @@
 //! What writes modules down as operators, with what several of them have: norms, linears, residuals, logits and losses
 //! (`core/tensor_parallel/layers.py`, `core/models/gpt/gpt_model.py`, 0.16.1).
 
-use super::adapter::Beside;
 use crate::model::Norm;
 use crate::model::block;
 use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
@@ -44,6 +43,23 @@ pub(super) struct NormAndLinear<'p> {
     pub(super) linear: &'static str,
     pub(super) params: &'p [usize],
     pub(super) bias: Bias,
+    /// The result's axes.
+    pub(super) shape: &'static [Axis],
+}
+
+/// What a linear reads and makes, beside which an adapter stands.
+#[derive(Clone, Copy)]
+pub(super) struct Beside {
+    /// What the linear has made.
+    pub(super) base: ValueId,
+    /// What the adapter reads.
+    pub(super) input: ValueId,
+    /// Whether nobody else reads that.
+    pub(super) own_input: bool,
+    /// Columns of the rank's part of the linear's weight, and rows.
+    pub(super) sizes: (u64, u64),
+    /// The first of the adapter's two parameters.
+    pub(super) first: usize,
     /// The result's axes.
     pub(super) shape: &'static [Axis],
 }

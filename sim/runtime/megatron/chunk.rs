@@ -304,8 +304,10 @@ impl Chunk {
     pub(super) fn forward_on(&self, eager: &mut Eager, input: Option<Storage>, batch: Batch) -> (ChunkFrame, Storage) {
         let mut frame = ChunkFrame::default();
         let mut hidden = self.embed(eager, input, batch, &mut frame);
-        // The model names what its first block is given until it returns; a block that is no graph holds it all the same.
-        let named = matches!(self.around.graphs, CudaGraphs::Layers(_)).then(|| eager.retain(hidden));
+        // The model names what its first block is given until it returns; a block that is no graph holds it all the same, unless
+        // it is frozen.
+        let names = matches!(self.around.graphs, CudaGraphs::Layers(_)) || self.job.trained.is_some();
+        let named = names.then(|| eager.retain(hidden));
         let mut layer = 0;
         while layer < self.blocks.len() {
             let again = self.run_again(layer);

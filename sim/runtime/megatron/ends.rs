@@ -74,9 +74,16 @@ fn head(job: &Split) -> Graph {
     let weight = m.g.table("output_layer.weight", m.dims.v, m.dims.d);
     let xn = m.norm("decoder.final_layernorm", x, &ln);
     let logits = m.logits(xn, weight);
-    m.g.drop_values(&[xn]);
+    // A frozen head keeps nothing of it, and the model names it until the losses are there.
+    let named = job.trained.is_some();
+    if !named {
+        m.g.drop_values(&[xn]);
+    }
     let losses = m.losses(logits);
     m.g.drop_values(&[logits]);
+    if named {
+        m.g.drop_values(&[xn]);
+    }
     let loss = m.mean(losses, mask);
     m.g.finish(loss)
 }
