@@ -19,8 +19,9 @@ use crate::units::thousands;
 /// Instructions of all classes of ranks together. An instruction takes 70 to 100 B and 0.2 to 1.5 µs (the most in models of
 /// thousands of layers, whose buffers lie far apart) until its step has been simulated, so that the largest jobs take 0.4 GB and 7 s.
 const MOST: u64 = 4_000_000;
-/// The same under ZeRO, whose hooks look parameters up around every operator: up to 2.4 µs an instruction.
-const MOST_ZERO: u64 = 3_000_000;
+/// The same under ZeRO, whose hooks look parameters up around every operator: up to 4 µs an instruction where parameters
+/// lie on disks.
+const MOST_ZERO: u64 = 2_000_000;
 /// The same where ranks split a model on Megatron's axes: buffers of a micro-batch are used again by the next, and an instruction takes
 /// 22 to 40 B (the most under a distributed optimizer that overlaps on many queues), so that the largest take 1.0 GB and 8 s. A
 /// trillion parameters in 64 stages and 512 micro-batches are 20 million.
