@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use windtunnel::model::block;
 use windtunnel::model::style::{Linears, Style};
 use windtunnel::program::{Builder, Category, DType, Instr, Program, Work};
-use windtunnel::runtime::eager::framework::Torch;
-use windtunnel::runtime::eager::{Eager, FrameworkState, Mode, ParamMap};
+use windtunnel::runtime::eager::{Eager, FrameworkState, Mode, ParamMap, Torch};
 
 use crate::make;
 
