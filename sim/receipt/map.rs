@@ -14,7 +14,7 @@ pub use mapped::{Assumption, Mapped, Reason};
 use effective::effective;
 use keys::Gathered;
 use measured::{measured, source};
-use scope::beyond;
+use scope::{adapted, beyond};
 use stated::{accumulation, stated};
 
 use super::pattern::matches;
@@ -70,6 +70,9 @@ pub fn map(entry: &Entry, tables: &Tables) -> Result<Mapped, Reason> {
     keys.without_idle();
     accumulation(row, &mut keys)?;
     measured(row, &mut keys)?;
+    if adapted(&entry.value) && keys.get("lora.rank").is_none() {
+        return Err(Reason::Uncovered(format!("LoRA, and the table of {framework:?} does not say of which rank and where")));
+    }
     for needed in ["runtime", "topology.name", "batch.sequence"] {
         if keys.get(needed).is_none() {
             let what = match needed {

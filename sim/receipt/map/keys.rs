@@ -53,11 +53,15 @@ impl Gathered {
         Some(self.0.remove(at).1)
     }
 
-    /// Drops what a framework's pipeline is like where the run has one stage, and how exchanges in bulk run where a model's
-    /// recipe has none.
+    /// Drops what a framework's pipeline is like where the run has one stage, how exchanges in bulk run where a model's recipe has
+    /// none, and how large buckets are where gradients are neither cut into shards nor reduced beside the backward.
     pub(super) fn without_idle(&mut self) {
         if self.get("megatron.tp_comm_overlap").and_then(Key::as_bool) == Some(false) {
             self.0.retain(|(key, _, _)| key == "megatron.tp_comm_overlap" || !key.starts_with("megatron.tp_comm_"));
+        }
+        let off = |key: &str| self.get(key).and_then(Key::as_bool) == Some(false);
+        if off("megatron.distributed_optimizer") && off("megatron.overlap_grad_reduce") {
+            self.0.retain(|(key, _, _)| key != "megatron.bucket_size");
         }
         if self.get("mesh.pp").and_then(Key::as_integer) == Some(1) {
             self.0.retain(|(key, _, _)| !key.starts_with("pipeline."));

@@ -1,7 +1,7 @@
 //! Which rows there is a runtime for: decided by what a row is, not by its lane.
 //!
-//! A row is about something else where what was trained is no decoder of attention, where only adapters were trained, or where the
-//! machine has neither CUDA GPUs nor TPUs. What is left and no runtime has counts as not covered.
+//! A row is about something else where what was trained is no decoder of attention, or where the machine has neither CUDA GPUs nor
+//! TPUs. What is left and no runtime has counts as not covered.
 
 use serde_json::Value;
 
@@ -61,12 +61,13 @@ pub(super) fn beyond(row: &Row, value: &Value, runtime: &str) -> Result<(), Reas
     if !megatron && (has("precision.compute", "mxfp8") || has("precision.recipe", "mxfp8")) {
         return Err(uncovered(format!("MXFP8{whose}")));
     }
-    if word(value, "switches.lora").is_some_and(|word| word == "true")
-        || word(value, "switches.lora_rank").is_some()
-        || has("switches.task", "lora")
-        || has("switches.cumulative_techniques", "lora")
-    {
-        return Err(Reason::Outside("LoRA".to_owned()));
-    }
     Ok(())
+}
+
+/// Whether a row says that adapters were trained beside frozen weights.
+pub(super) fn adapted(value: &Value) -> bool {
+    let has = |field: &str| word(value, field).is_some_and(|word| word.to_lowercase().contains("lora"));
+    word(value, "switches.lora").is_some_and(|word| word == "true")
+        || word(value, "switches.lora_rank").is_some()
+        || ["switches.task", "switches.cumulative_techniques", "switches.method"].into_iter().any(has)
 }

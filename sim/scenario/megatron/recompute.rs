@@ -41,6 +41,9 @@ pub(super) fn asked(
     if again.norms && fused && model.experts().is_none() {
         reader.note("layernorm in recompute_modules does nothing: Transformer Engine's norms are parts of its linears");
     }
+    if again.activation && again.mixture {
+        reader.note("moe_act inside moe: the activation's own second run, one kernel for each mixture, is left out");
+    }
     Ok((if has(Module::CoreAttn) { Recompute::Core } else { whole }, again))
 }
 
@@ -67,11 +70,10 @@ fn check(
             return Err(reader.plan(at, problem, format!("remove \"{name}\" from the list")));
         }
     }
-    for (module, name) in [(Module::MoeAct, "moe_act"), (Module::SharedExperts, "shared_experts")] {
-        if has(Module::Moe) && has(module) {
-            let problem = format!("recompute_modules names {name} and moe, which recomputes all of a mixture");
-            return Err(reader.plan(at, problem, format!("remove \"{name}\": one inside the other is not simulated")));
-        }
+    if has(Module::Moe) && has(Module::SharedExperts) {
+        let problem = "recompute_modules names shared_experts and moe, which recomputes all of a mixture";
+        let remedy = "remove \"shared_experts\": one inside the other is not simulated";
+        return Err(reader.plan(at, problem, remedy));
     }
     let together = table.overlap_moe_expert_parallel_comm.as_ref().is_some_and(|at| *at.get_ref());
     if together && has(Module::Moe) {
