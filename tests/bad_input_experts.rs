@@ -2,7 +2,7 @@
 //! place and a remedy.
 
 use crate::command::Folder;
-use crate::make::{self, MEGATRON};
+use crate::make::{self, MEGATRON, TINY};
 
 #[test]
 fn experts_that_do_not_lie_on_the_mesh_are_told_why() {
@@ -61,6 +61,31 @@ fn experts_that_do_not_lie_on_the_mesh_are_told_why() {
     }
     let dense = said(&format!("{MEGATRON}\n[megatron]\nrecompute_modules = [\"moe\"]\n"));
     assert!(dense.contains("names moe, and config has no experts"), "{dense}");
+}
+
+#[test]
+fn experts_that_see_narrower_rows_say_where_they_are_not_simulated() {
+    const SUPER: &str = "name = \"nemotron-3-super-120b-a12b\"";
+    let folder = Folder::new("megatron-narrower");
+    let said = |text: &str| {
+        folder.write("my.toml", text);
+        folder.refuses(&["run", "my.toml"])
+    };
+    let model = "huggingface = \"config.json\"\nlayers = 4";
+    let megatron = MEGATRON.replace(model, SUPER).replace("tp = 2\npp = 2", "ep = 8");
+    for (rest, problem) in [
+        ("moe_shared_expert_overlap = true", "an exchange of narrower rows, which Megatron-Core refuses"),
+        (
+            "cuda_graph_impl = \"transformer_engine\"\ncuda_graph_scope = [\"moe_router\"]",
+            "see a narrower copy of the hidden state are not simulated",
+        ),
+    ] {
+        let keys = format!("moe_token_dispatcher_type = \"alltoall\"\n{rest}");
+        let said = said(&format!("{megatron}\n[megatron]\n{keys}\n"));
+        assert!(said.contains(problem), "{said}");
+    }
+    let sharded = said(&TINY.replace("huggingface = \"config.json\"", SUPER));
+    assert!(sharded.contains("a narrower copy of the hidden state"), "{sharded}");
 }
 
 #[test]

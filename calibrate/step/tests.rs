@@ -42,6 +42,7 @@ fn mixture(job: XlaPlan, (count, top_k): (u64, u64), capacity_factor: Option<f64
         count,
         top_k,
         width: 48,
+        latent: None,
         shared: 0,
         shared_gate: false,
         gating: job.model.gating(),

@@ -119,6 +119,11 @@ impl Case {
         self.scenario.measured.as_ref().expect("a case has a [measured] table")
     }
 
+    /// What is asked of the simulator: the scenario without its description and what was measured.
+    pub fn asked(&self) -> String {
+        without(configuration(&self.text), "description").to_string()
+    }
+
     /// Flies the scenario.
     pub fn fly(&self, record: bool) -> Result<Prediction, ScenarioError> {
         predict(&self.scenario, Settings { record, remedies: false, ..Settings::default() })

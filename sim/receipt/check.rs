@@ -13,7 +13,7 @@ use super::{ReceiptError, question, read};
 use crate::bug;
 use crate::cost::Variation;
 use crate::near::did_you_mean;
-use crate::scenario::{Scenario, ScenarioError};
+use crate::scenario::{Prediction, Scenario, ScenarioError};
 
 /// A row that was not checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,8 +141,12 @@ pub fn case(entry: &Entry, tables: &Tables) -> Result<Case, Reason> {
 
 /// A case held against its prediction.
 fn judged(case: &Case, speed: Option<&Variation>) -> Result<Judged, Reason> {
+    answer(case, speed).map(|answer| case.judge(&answer))
+}
+
+fn answer(case: &Case, speed: Option<&Variation>) -> Result<Prediction, Reason> {
     let refused = |error: ScenarioError| Reason::Uncovered(format!("refused: {}", first_line(&error.to_string())));
-    case.fly_apart(speed).map(|answer| case.judge(&answer)).map_err(refused)
+    case.fly_apart(speed).map_err(refused)
 }
 
 /// One row's answer; a panic is a reason like others, so that it ends no other row.
@@ -206,23 +210,8 @@ pub fn check(files: &Files, tables: &Tables, choice: &Choice, done: &(dyn Fn() +
         .iter()
         .filter(|entry| choice.takes(&entry.row.lane, entry.row.family(), entry.row.grade()))
         .collect();
-    let flown: Vec<Result<Judged, Box<Skipped>>> = rows
-        .par_iter()
-        .map(|entry| {
-            let result = caught(|| case(entry, tables).and_then(|case| judged(&case, choice.speed)));
-            done();
-            result.map_err(|reason| {
-                Box::new(Skipped {
-                    id: entry.row.id.clone(),
-                    place: format!("{}:{}", entry.file, entry.line),
-                    lane: entry.row.lane.clone(),
-                    hardware: entry.row.family().to_owned(),
-                    grade: entry.row.grade().to_owned(),
-                    reason,
-                })
-            })
-        })
-        .collect();
+    let cases: Vec<Result<Case, Reason>> = rows.par_iter().map(|entry| caught(|| case(entry, tables))).collect();
+    let flown = flown(&cases, choice.speed, done);
     let mut outcome = Outcome { faults: files.receipts.faults.clone(), ..Outcome::default() };
     for case in files
         .own
@@ -242,13 +231,49 @@ pub fn check(files: &Files, tables: &Tables, choice: &Choice, done: &(dyn Fn() +
         }
         done();
     }
-    for result in flown {
+    for (entry, result) in rows.into_iter().zip(flown) {
         match result {
             Ok(judged) => outcome.judged.push(judged),
-            Err(skipped) => outcome.skipped.push(*skipped),
+            Err(reason) => outcome.skipped.push(Skipped {
+                id: entry.row.id.clone(),
+                place: format!("{}:{}", entry.file, entry.line),
+                lane: entry.row.lane.clone(),
+                hardware: entry.row.family().to_owned(),
+                grade: entry.row.grade().to_owned(),
+                reason,
+            }),
         }
     }
     outcome
+}
+
+/// Answers for all cases, in their order. Those that ask the same of the simulator, as a run and its repetition do, are flown once.
+fn flown(
+    cases: &[Result<Case, Reason>],
+    speed: Option<&Variation>,
+    done: &(dyn Fn() + Sync),
+) -> Vec<Result<Judged, Reason>> {
+    let mut alike: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (at, case) in cases.iter().enumerate() {
+        let asked = case.as_ref().map_or_else(|_| format!("row {at}"), Case::asked);
+        alike.entry(asked).or_default().push(at);
+    }
+    let alike: Vec<Vec<usize>> = alike.into_values().collect();
+    let mut flown: Vec<(usize, Result<Judged, Reason>)> = alike
+        .par_iter()
+        .flat_map_iter(|rows| {
+            let answer = caught(|| cases[rows[0]].as_ref().map_err(Clone::clone).and_then(|case| answer(case, speed)));
+            let judged = |at: usize| {
+                let answer = answer.as_ref().map_err(Clone::clone);
+                caught(|| cases[at].as_ref().map_err(Clone::clone).and_then(|case| Ok(case.judge(answer?))))
+            };
+            let judged: Vec<_> = rows.iter().map(|&at| (at, judged(at))).collect();
+            rows.iter().for_each(|_| done());
+            judged
+        })
+        .collect();
+    flown.sort_by_key(|(at, _)| *at);
+    flown.into_iter().map(|(_, judged)| judged).collect()
 }
 
 impl Outcome {

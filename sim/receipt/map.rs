@@ -71,7 +71,9 @@ pub fn map(entry: &Entry, tables: &Tables) -> Result<Mapped, Reason> {
     accumulation(row, &mut keys)?;
     measured(row, &mut keys)?;
     if adapted(&entry.value) && keys.get("lora.rank").is_none() {
-        return Err(Reason::Uncovered(format!("LoRA, and the table of {framework:?} does not say of which rank and where")));
+        return Err(Reason::Uncovered(format!(
+            "LoRA, and the table of {framework:?} does not say of which rank and where"
+        )));
     }
     for needed in ["runtime", "topology.name", "batch.sequence"] {
         if keys.get(needed).is_none() {

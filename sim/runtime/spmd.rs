@@ -58,6 +58,10 @@ impl Framework for XlaPlan {
                     .on("model.expert_load"),
             ),
             (
+                model.experts().is_some_and(|experts| experts.latent.is_some()),
+                Refusal::new("xla-latent-experts", "experts that see a narrower copy of the hidden state, on XLA"),
+            ),
+            (
                 model.latent().is_some() && self.mesh.context > 1,
                 Refusal::new("xla-latent-context-parallel", "latent attention of shared sequences, on XLA")
                     .on("mesh.context"),

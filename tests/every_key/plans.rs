@@ -116,6 +116,7 @@ pub fn plans() -> Vec<String> {
             "megatron.fp8 = 'delayed'",
             "megatron.recompute = { uniform = 1 }",
             "megatron.cross_entropy_loss_fusion = true",
+            "lora.rank = 2, lora.modules = ['linear_qkv','linear_fc2']",
         ]),
         add(&flat, &["megatron.cuda_graph_impl = 'local', megatron.cuda_graph_scope = ['full_iteration'], megatron.check_for_nan = false", "mesh.tp = 2", "mesh.cp = 2", "batch.accumulation = 1", "topology.nodes = 2", "mesh.tp = 2, tensor_parallel.sequence = true, megatron.tp_comm_overlap = true"]),
         add(&of(&flat, "gpt-megatron-1.7b"), &["megatron.implementation = 'local'"]),

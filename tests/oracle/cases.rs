@@ -225,6 +225,7 @@ fn experts(dims: &Dims, gating: Gating) -> Experts {
         count: dims.n_experts,
         top_k: dims.top_k,
         width: dims.ffn,
+        latent: None,
         shared: dims.shared,
         shared_gate: false,
         gating,

@@ -30,6 +30,7 @@ pub fn job(c: &Value) -> MegatronPlan {
         count: c["experts"].as_u64().unwrap_or(1),
         top_k: number("topk"),
         width: number("width"),
+        latent: None,
         shared: number("shared"),
         shared_gate: false,
         gating: job.split.model.gating(),

@@ -22,7 +22,8 @@ fn job(c: &Value) -> MegatronPlan {
     // The arguments of Megatron-LM's own tests are GPT's: learned positions, GELU, biases, scores in matmuls.
     let gelu = c["gelu"] == true;
     let gating = Gating::Plain(if gelu { Activation::Gelu } else { Activation::ReluSquared });
-    let experts = plain.experts().map(|experts| Experts { gating, ..experts.clone() });
+    let latent = c["moe_latent"].as_u64();
+    let experts = plain.experts().map(|experts| Experts { gating, latent, ..experts.clone() });
     let head_dim = number("mamba_head");
     let mamba = Mamba2 {
         heads: c["mamba_heads"].as_u64().unwrap_or(2 * number("hidden") / head_dim),
@@ -65,9 +66,9 @@ fn job(c: &Value) -> MegatronPlan {
 /// A stack in which nothing mixes tokens, which no reader makes; and what Megatron-Core 0.16 runs without recomputing what it is told to.
 const REFUSED: [&str; 2] = ["feed-forward", "hybrid-uniform"];
 
-/// Whether a case has something that is not read here: experts of a shorter vector, layers that are left in bf16.
+/// Whether a case has something that is not read here: layers that are left in bf16.
 fn is_other(config: &Value) -> bool {
-    config["moe_latent"].is_number() || config["first_last_bf16"].is_number()
+    config["first_last_bf16"].is_number()
 }
 
 fn each(mut look: impl FnMut(&str, &Value, &Value, &Program)) {

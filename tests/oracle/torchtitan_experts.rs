@@ -36,6 +36,7 @@ pub fn job(c: &Value) -> TorchPlan {
         count: number("experts"),
         top_k: number("top_k"),
         width: number("width"),
+        latent: None,
         shared: number("shared"),
         shared_gate: false,
         gating: job.model.gating(),

@@ -45,7 +45,8 @@ impl Kind {
 pub fn model(out: &mut Imported, settings: &Settings<'_>, sizes: Sizes) -> Result<(), ImportError> {
     let balancing = settings.word("moe_router_load_balancing_type")?;
     let evens = balancing.is_some_and(|found| found.value == "sinkhorn");
-    if !sizes.latent && (sizes.own || evens) {
+    let narrowed = settings.count("moe_latent_size")?.is_some();
+    if !sizes.latent && (sizes.own || evens || narrowed) {
         return own::model(out, settings, sizes);
     }
     let width = settings.count("moe_ffn_hidden_size")?.unwrap_or_else(|| sizes.ffn.clone());

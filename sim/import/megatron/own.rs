@@ -30,6 +30,7 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>, sizes: Sizes) -> Resul
     for key in [
         "moe_router_topk",
         "moe_ffn_hidden_size",
+        "moe_latent_size",
         "moe_shared_expert_intermediate_size",
         "moe_router_num_groups",
         "moe_router_group_topk",

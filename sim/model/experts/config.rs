@@ -42,6 +42,9 @@ pub struct Experts {
     pub top_k: u64,
     /// X: width of one expert.
     pub width: u64,
+    /// Width of what routed experts read and write, where the hidden state goes through a linear before them and through another after
+    /// them (`moe_latent_size`: Nemotron 3 Super and Ultra).
+    pub latent: Option<u64>,
     /// Width of the shared experts together, which every token passes; 0: none.
     pub shared: u64,
     /// Whether a number for each token weighs what shared experts make (Qwen3-Next).
@@ -71,7 +74,8 @@ impl Experts {
         let router = width * self.count + self.count * (u64::from(bias) + u64::from(correction));
         let shared = (self.gating.ups() + 1) * width * self.shared + if self.shared_gate { width } else { 0 };
         let beside = router + shared;
-        let one = self.one(width);
+        let one = self.one(self.latent.unwrap_or(width));
+        let beside = beside + self.latent.map_or(0, |latent| 2 * width * latent);
         (beside + self.count * one, beside + self.top_k * one)
     }
 }

@@ -44,6 +44,7 @@ pub(super) fn chosen(keys: &Keys<'_>, (count, top_k): (u64, u64), width: u64) ->
         count,
         top_k,
         width,
+        latent: None,
         shared: 0,
         shared_gate: false,
         gating: Gating::Gated(Activation::Silu),

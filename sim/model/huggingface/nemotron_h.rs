@@ -74,18 +74,10 @@ const EXPERT_KEYS: [&str; 11] = [
 
 /// Experts that squared ReLU activates, chosen by the sigmoid of their scores and a bias that balances them.
 fn experts(keys: &Keys<'_>) -> Result<Experts, ModelError> {
-    if let Some(latent) = keys.peek("moe_latent_size") {
-        let why = "experts on a narrower copy of the hidden state are not described";
-        return Err(keys.unsupported(
-            "moe_latent_size",
-            latent,
-            why,
-            "take a model whose experts see the hidden state",
-        ));
-    }
     let width = keys.size(&["moe_intermediate_size"], FFN)?;
     let experts = routed(keys, &["n_routed_experts"], &["num_experts_per_tok"], width)?;
     let shared = keys.size_if(&["moe_shared_expert_intermediate_size"], FFN)?.unwrap_or(width);
+    let latent = keys.size_if(&["moe_latent_size"], FFN)?;
     let groups = keys.size_if(&["n_group"], EXPERTS)?.zip(keys.size_if(&["topk_group"], EXPERTS)?);
     let router = Router {
         score: Score::Sigmoid,
@@ -95,5 +87,5 @@ fn experts(keys: &Keys<'_>) -> Result<Experts, ModelError> {
         correction: true,
         groups: groups.filter(|(groups, _)| *groups > 1),
     };
-    Ok(Experts { shared: zero_or(keys, "n_shared_experts", 1)? * shared, router, ..experts })
+    Ok(Experts { shared: zero_or(keys, "n_shared_experts", 1)? * shared, latent, router, ..experts })
 }

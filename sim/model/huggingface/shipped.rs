@@ -63,6 +63,7 @@ const SHIPPED: &[(&str, &str)] = models![
     "nemotron-h-8b",
     "nemotron-h-56b",
     "nemotron-3-nano-30b-a3b",
+    "nemotron-3-super-120b-a12b",
     "mamba2-2.7b",
     "granite-4.0-h-small",
     "qwen3-next-80b-a3b",

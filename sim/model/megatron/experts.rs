@@ -32,6 +32,8 @@ pub struct Routed {
     /// Rows that its experts multiply: those that reached any rank that shares them, each expert's filled up to the multiple
     /// that fp8 needs (`Fp8Padding`).
     pub multiplied: u64,
+    /// Numbers of a row: the model's width, or that which experts see.
+    pub width: u64,
 }
 
 /// The most rows that an expert takes of a rank (`--moe-expert-capacity-factor`).

@@ -53,8 +53,8 @@ impl Gathered {
         Some(self.0.remove(at).1)
     }
 
-    /// Drops what a framework's pipeline is like where the run has one stage, how exchanges in bulk run where a model's recipe has
-    /// none, and how large buckets are where gradients are neither cut into shards nor reduced beside the backward.
+    /// Drops what a framework's pipeline is like where the run has one stage, and how exchanges in bulk run where a model's
+    /// recipe has none. Buckets have no size where gradients are neither sharded nor reduced beside the backward.
     pub(super) fn without_idle(&mut self) {
         if self.get("megatron.tp_comm_overlap").and_then(Key::as_bool) == Some(false) {
             self.0.retain(|(key, _, _)| key == "megatron.tp_comm_overlap" || !key.starts_with("megatron.tp_comm_"));

@@ -174,7 +174,7 @@ fn sharded(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
     let source = assumed(stated.is_none() && count > 1, "no degree is stated: shards over all chips");
     keys.put("mesh.dp_shard", integer(shard), source);
     keys.stated("mesh.dp_replicate", integer(count / (shard * tp)));
-    if let Some(ep) = row.parallel.ep.filter(|&ep| ep > 1 && row.model.n_experts.is_some_and(|experts| experts > 1)) {
+    if let Some(ep) = row.parallel.ep.filter(|&ep| ep > 1) {
         keys.stated("mesh.ep", integer(ep));
     }
     if cp > 1 {
@@ -217,11 +217,11 @@ fn split_model(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason>
     if ranks == 0 || !count.is_multiple_of(ranks) {
         return Err(Reason::Contradiction(format!("a replica of {ranks} ranks on {count} chips")));
     }
-    if row.model.n_experts.is_some_and(|experts| experts > 1) {
-        for (name, degree) in [("ep", p.ep), ("etp", p.etp)] {
-            if let Some(degree) = degree {
-                keys.stated(&format!("mesh.{name}"), integer(degree));
-            }
+    // A row may name a model with experts, and leave their number to the name.
+    let experts = row.model.n_experts.is_some_and(|experts| experts > 1);
+    for (name, degree) in [("ep", p.ep), ("etp", p.etp)] {
+        if let Some(degree) = degree.filter(|&degree| experts || degree > 1) {
+            keys.stated(&format!("mesh.{name}"), integer(degree));
         }
     }
     if let Some(stages) = p.vpp.as_ref().and_then(Value::as_u64).filter(|stages| *stages > 1) {

@@ -142,6 +142,7 @@ impl Chunk {
                         || param.name.starts_with("mtp.") && param.name.contains("norm.")
                         || param.name.starts_with(experts::ROUTER)
                         || param.name.ends_with(latent::WHOLE)
+                        || param.name.ends_with(experts::LATENT_WEIGHT)
                         || param.name.contains("layer_norm")
                         || param.name.ends_with("linear_proj.bias")
                         || param.name == "mlp.linear_fc2.bias");

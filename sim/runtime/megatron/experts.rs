@@ -25,16 +25,21 @@ const SBE: &[Axis] = &[Axis::S, Axis::B, Axis::E];
 const MODULE: &str = "mlp";
 const EXPERTS: &str = "mlp.experts";
 const SHARED: &str = "mlp.shared_experts";
+const LATENT: &str = "mlp.latent_proj";
 
 /// What the names of parameters that experts have begin with, and of those that their router has.
 pub(super) const EXPERT: &str = "mlp.experts.";
 /// The router's parameters.
 pub(super) const ROUTER: &str = "mlp.router.";
+/// What the names of the linears end with that make rows narrower and wide again.
+pub(super) const LATENT_WEIGHT: &str = "latent_proj.weight";
 
 /// Parameters of a mixture, in the order of Megatron's modules.
 pub(super) struct Params {
     norm: Vec<usize>,
     router: Vec<usize>,
+    /// The linears to and from the width that experts see, which every tensor-parallel rank has whole.
+    latent: Option<[usize; 2]>,
     fc1: Vec<usize>,
     fc2: Vec<usize>,
     /// Biases of the second, which are added by another operator.
@@ -63,7 +68,10 @@ pub(super) fn refuses(job: &Split) -> Option<Refusal> {
             Refusal::new("experts-fp8-biases", "experts with biases in fp8").on(FP8).instead(FP8_SIZES),
         ),
         (
-            job.matmuls.fp8().is_some() && !(experts.width / u64::from(mesh.etp)).is_multiple_of(FP8_ROWS),
+            job.matmuls.fp8().is_some()
+                && [experts.width / u64::from(mesh.etp), experts.latent.unwrap_or(0)]
+                    .iter()
+                    .any(|width| !width.is_multiple_of(FP8_ROWS)),
             Refusal::new("experts-fp8-width", "experts in fp8 of a width that 16 does not divide")
                 .on(FP8)
                 .instead(FP8_SIZES),
@@ -73,6 +81,19 @@ pub(super) fn refuses(job: &Split) -> Option<Refusal> {
             Refusal::new("shared-experts-fp8-width", "shared experts in fp8 of a width that 16 does not divide")
                 .on(FP8)
                 .instead(FP8_SIZES),
+        ),
+        (
+            experts.latent.is_some() && job.runs_shared_beside(),
+            Refusal::new(
+                "latent-experts-shared-overlap",
+                "shared experts beside an exchange of narrower rows, which Megatron-Core refuses",
+            )
+            .on("megatron.moe_shared_expert_overlap"),
+        ),
+        (
+            experts.latent.is_some() && job.combines(),
+            Refusal::new("latent-experts-overlap", "exchanges of narrower rows beside another micro-batch")
+                .on("megatron.overlap_moe_expert_parallel_comm"),
         ),
         (
             job.block.fused_activation && !silu,
@@ -208,6 +229,7 @@ fn routed(job: &Split, experts: &Experts, tokens: u64) -> Routed {
         sent,
         received,
         multiplied,
+        width: experts.latent.unwrap_or(job.model.width),
     }
 }
 
@@ -235,6 +257,11 @@ pub(super) fn params(m: &mut Modules, experts: &Experts) -> Params {
     if experts.router.bias {
         router.push(m.g.param("mlp.router.bias", experts.count, 1));
     }
+    let latent = experts.latent.map(|latent| {
+        let down = m.g.param("mlp.fc1_latent_proj.weight", latent, d);
+        [down, m.g.param("mlp.fc2_latent_proj.weight", d, latent)]
+    });
+    let d = experts.latent.unwrap_or(d);
     let grouped = m.job.mixture.is_none_or(|run| run.grouped);
     let mut expert = |name, rows, cols| m.g.expert(name, rows, cols);
     let (mut fc1, mut fc2) = (vec![], vec![]);
@@ -251,19 +278,20 @@ pub(super) fn params(m: &mut Modules, experts: &Experts) -> Params {
         fc2 = each("mlp.experts.linear_fc2.weight", d, width);
     }
     let biases = if experts.bias { each("mlp.experts.linear_fc2.bias", d, 1) } else { vec![] };
-    let (tp, wide) = (u64::from(m.job.mesh.tp), experts.shared);
+    let (tp, wide, d) = (u64::from(m.job.mesh.tp), experts.shared, m.dims.d);
     let shared = (wide > 0).then(|| {
         let up = m.g.param("mlp.shared_experts.linear_fc1.weight", ups * wide / tp, d);
         [up, m.g.param("mlp.shared_experts.linear_fc2.weight", d, wide / tp)]
     });
-    Params { norm, router, fc1, fc2, biases, shared }
+    Params { norm, router, latent, fc1, fc2, biases, shared }
 }
 
 /// The mixture on the hidden state before its norm.
 pub(super) fn mixture(m: &mut Modules, x: ValueId, (experts, params): (&Experts, &Params)) -> ValueId {
     let run = m.job.mixture.expect("a job of a model with experts says how they are run");
-    let (d, tensor, compute) = (m.dims.d, u64::from(m.job.mesh.etp), m.g.compute());
+    let (tensor, compute) = (u64::from(m.job.mesh.etp), m.g.compute());
     let (routed, width) = (routed(m.job, experts, m.dims.local_tokens()), experts.width / tensor);
+    let d = routed.width;
     let weighs = if run.fp32_router { DType::Fp32 } else { compute };
     let (again, norm) = (m.job.block.recompute_modules, m.g.ops());
     let xn = m.norm("pre_mlp_layernorm", x, &params.norm);
@@ -287,7 +315,9 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, (experts, params): (&Experts,
     let [weights, map] = m.route(route, xn, &params.router, weighs);
     m.g.resize(weights, routed.tokens * routed.experts);
     m.g.resize(map, routed.tokens * routed.experts);
-    let routing = Routing { routed, fused: run.permute_fusion, tokens: xn, weights, map, weighs };
+    let tokens = params.latent.map_or(xn, |[down, _]| through(m, xn, down, [m.dims.d, d]));
+    let (fused, passing) = (run.permute_fusion, params.latent.is_some());
+    let routing = Routing { routed, fused, tokens, passing, weights, map, weighs };
     let fp8 = m.job.matmuls.fp8();
     let (ups, gated) = (experts.gating.ups(), matches!(experts.gating, Gating::Gated(_)));
     let weigh = RoutedOp::Weigh { gated, fused: m.job.block.fused_activation };
@@ -346,7 +376,12 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, (experts, params): (&Experts,
     let stage = stage.as_mut().filter(|_| overlaps).map(|stage| stage as &mut _);
     let routed = (run.dispatcher.row().write)(&mut m.g, &routing, &mut each, stage);
     let mut out = routed;
+    if let Some([_, up]) = params.latent {
+        out = through(m, routed, up, [d, m.dims.d]);
+        m.g.drop_values(&[routed, xn]);
+    }
     if let Some(shared) = shared {
+        let routed = out;
         out = m.g.op(MODULE, OpKind::ADD, &[routed, shared], &[], ("ffn_LBD", LBD));
         m.g.drop_values(&[routed, shared]);
     }
@@ -357,6 +392,15 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, (experts, params): (&Experts,
         m.g.let_go_of(norm..norm + 1);
     }
     out
+}
+
+/// A linear to or from the width that experts see, of the rank's own tokens (`TELinear`, duplicated).
+fn through(m: &mut Modules, x: ValueId, weight: usize, [inputs, outputs]: [u64; 2]) -> ValueId {
+    let tokens = m.dims.local_tokens();
+    let kind = MegatronOp::ColumnLinear { inputs, outputs, reads: Reads::Own, fp8: m.job.matmuls.fp8() };
+    let made = m.megatron(LATENT, kind, &[x], &[weight], ("latent_LBD", LBD));
+    m.g.resize(made, tokens * outputs);
+    made
 }
 
 /// The experts that every token passes (`shared_experts.py`), ahead of the router.
@@ -429,7 +473,8 @@ fn activate(job: &Split, experts: &Experts) -> MegatronOp {
 /// Bytes that rows take in the buffer that all gathers share.
 pub(super) fn shared_buffer(job: &Split, dims: Dims) -> u64 {
     let of = |(experts, run): (&Experts, Mixture)| {
-        (run.dispatcher.row().shared_buffer)(&routed(job, experts, dims.local_tokens()), dims.d * job.dtype.bytes())
+        let routed = routed(job, experts, dims.local_tokens());
+        (run.dispatcher.row().shared_buffer)(&routed, routed.width * job.dtype.bytes())
     };
     job.model.experts().zip(job.mixture).map_or(0, of)
 }

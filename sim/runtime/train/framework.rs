@@ -230,6 +230,10 @@ fn mixture(job: &TorchPlan, experts: &Experts) -> Option<Refusal> {
         ),
         (experts.bias, Refusal::new("experts-biases", "experts with biases")),
         (
+            experts.latent.is_some(),
+            Refusal::new("latent-experts", "experts that see a narrower copy of the hidden state").on("runtime"),
+        ),
+        (
             !titan && !chosen && experts.auxiliary_loss,
             Refusal::new("experts-auxiliary-loss", "a loss that balances experts").on("framework.experts"),
         ),

@@ -185,7 +185,13 @@ fn layers(
         || experts && (mixed || scope.router) && (again.mixture || again.shared);
     let shared = model.experts().is_some_and(|experts| experts.shared > 0);
     let overlaps = mixture.is_some_and(|run| run.shared_overlap);
-    let cases: [Case<'_>; 17] = [
+    let narrowed = model.experts().is_some_and(|experts| experts.latent.is_some());
+    let cases: [Case<'_>; 18] = [
+        (
+            narrowed && (mixed || scope.router),
+            "parts of a mixture in CUDA graphs whose experts see a narrower copy of the hidden state are not simulated",
+            "narrow cuda_graph_scope to \"attn\" and \"mamba\"",
+        ),
         (
             overlaps && experts && (mixed || scope.router),
             "parts of a mixture in CUDA graphs with overlapped shared experts are not simulated",

@@ -27,7 +27,8 @@ pub(super) fn read(keys: &Keys<'_>, (layers, ffn): (u64, u64)) -> Result<(Option
     let top_k = keys.size_or("moe_router_topk", EXPERTS, 2, 2)?;
     let experts = chosen(keys, (count, top_k), width)?;
     let shared = keys.size_if(&["moe_shared_expert_intermediate_size"], FFN)?.unwrap_or(0);
-    Ok((Some(Experts { shared, router: router(keys, count)?, ..experts }), sparse))
+    let latent = keys.size_if(&["moe_latent_size"], FFN)?;
+    Ok((Some(Experts { shared, latent, router: router(keys, count)?, ..experts }), sparse))
 }
 
 fn router(keys: &Keys<'_>, count: u64) -> Result<Router, ModelError> {

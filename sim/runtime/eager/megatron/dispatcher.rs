@@ -14,6 +14,8 @@ pub struct Routing {
     pub fused: bool,
     /// The hidden state behind its norm.
     pub tokens: ValueId,
+    /// Whether that is a copy which nothing names once its rows are in order (`fc1_latent_proj`).
+    pub passing: bool,
     /// Weights of the chosen experts, `[T, E]`.
     pub weights: ValueId,
     /// The map of the chosen, `[T, E]`.

@@ -57,8 +57,8 @@ fn peers(routed: &Routed) -> u64 {
 }
 
 fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, _: Option<WriteStage<'_>>) -> ValueId {
-    let &Routing { routed, fused, tokens, weights, map, weighs } = routing;
-    let (d, compute) = (g.dims().d, g.compute());
+    let &Routing { routed, fused, tokens, weights, map, weighs, .. } = routing;
+    let (d, compute) = (routed.width, g.compute());
     let (all, local) = (routed.tokens * peers(&routed), routed.local);
     let own = |step| RoutedOp::Own { step, routed };
     let (mut every, mut weight, mut chosen) = (tokens, weights, map);

@@ -25,8 +25,8 @@ pub(super) const ALLTOALL: Dispatcher = Dispatcher {
 };
 
 fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, mut shared: Option<WriteStage<'_>>) -> ValueId {
-    let &Routing { routed, fused, tokens, weights, map, weighs } = routing;
-    let (d, compute) = (g.dims().d, g.compute());
+    let &Routing { routed, fused, tokens, passing, weights, map, weighs } = routing;
+    let (d, compute) = (routed.width, g.compute());
     let numbered = if fused { DType::Int32 } else { DType::Int64 };
     let flat = g.op(MODULE, OpKind::View, &[tokens], &[], ("tokens_LBD", LBD));
     let counted = shared.is_some() && !routed.pads();
@@ -46,6 +46,9 @@ fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, mut shar
     let wide = |name, count| (name, CD, count * d);
     let kind = RoutedOp::Permute { fused, waits: routed.capacity.is_none() };
     let sorted_by_rank = rows(g, kind, &[flat, of], wide("rows_CD", routed.sent), compute);
+    if passing {
+        g.drop_values(&[tokens, flat]);
+    }
     // Under an exchange the local variables name what was sent and what came until the layer returns.
     let (mut got, mut weight) = (sorted_by_rank, chosen);
     if routed.ranks > 1 {
@@ -107,7 +110,10 @@ fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, mut shar
     let held = [weight, got].into_iter().filter(|value| ![sorted_by_rank, chosen].contains(value));
     g.drop_values(&held.collect::<Vec<_>>());
     // The router's results and the norm's: the dispatcher names them until it is used again.
-    g.drop_values(&[weights, map, of, tokens, flat]);
+    g.drop_values(&[weights, map, of]);
+    if !passing {
+        g.drop_values(&[tokens, flat]);
+    }
     if routed.ranks == 1 {
         g.drop_values(&[chosen]);
     }

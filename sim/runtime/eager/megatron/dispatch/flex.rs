@@ -86,7 +86,7 @@ pub(super) fn arrived(routed: &Routed) -> u64 {
 
 fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, _: Option<WriteStage<'_>>) -> ValueId {
     let &Routing { routed, fused, tokens, weights, map, .. } = routing;
-    let (d, compute) = (g.dims().d, g.compute());
+    let (d, compute) = (routed.width, g.compute());
     let (came, local, chosen) = (arrived(&routed), routed.local, routed.tokens * routed.top_k);
     let own = |step| RoutedOp::Own { step, routed };
     // Weights, and numbers of experts.
@@ -161,7 +161,7 @@ fn forward(
                 dispatch,
             );
             let matrices = [ranks * ranks, ranks * CHANNELS].map(|numbers| taken(eager, numbers * NUMBER));
-            let row = graph.dims.d * out.dtype.bytes();
+            let row = routed.width * out.dtype.bytes();
             exchange(eager, &routed, Way::Notify, row);
             eager.program.wait_for_host(eager.stream);
             let got = taken(eager, bytes);
@@ -225,7 +225,7 @@ fn forward(
         }
         COMBINE => {
             let sums = taken(eager, bytes);
-            exchange(eager, &routed, Way::Combine, graph.dims.d * out.dtype.bytes());
+            exchange(eager, &routed, Way::Combine, routed.width * out.dtype.bytes());
             sums
         }
         _ => unreachable!("a step of the flex dispatcher: {step}"),
@@ -244,7 +244,7 @@ fn backward(
 ) {
     let Node { graph, op, index } = node;
     let (input, out) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
-    let (bytes, read, row) = (input.bytes(), out.bytes(), graph.dims.d * out.dtype.bytes());
+    let (bytes, read, row) = (input.bytes(), out.bytes(), routed.width * out.dtype.bytes());
     let result = match step {
         COMBINE => {
             let rows = taken(eager, bytes);

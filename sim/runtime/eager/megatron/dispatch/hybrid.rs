@@ -51,7 +51,7 @@ fn refuses(experts: ExpertParallel) -> Option<Refusal> {
 
 fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, _: Option<WriteStage<'_>>) -> ValueId {
     let &Routing { routed, tokens, weights, map, weighs, .. } = routing;
-    let (d, compute) = (g.dims().d, g.compute());
+    let (d, compute) = (routed.width, g.compute());
     let own = |step| RoutedOp::Own { step, routed };
     let chosen = routed.tokens * routed.experts;
     let wide = match weighs {
@@ -96,7 +96,7 @@ fn forward(
     results: Results,
 ) {
     let (input, out) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
-    let (bytes, dispatch, row) = (out.bytes(), eager.settings.forward, graph.dims.d * out.dtype.bytes());
+    let (bytes, dispatch, row) = (out.bytes(), eager.settings.forward, routed.width * out.dtype.bytes());
     let mut saved = vec![];
     let made = match step {
         WIDE => eager.made("aten._to_copy", bytes, input.bytes(), dispatch),
@@ -134,7 +134,7 @@ fn backward(
 ) {
     let Node { graph, op, index } = node;
     let (input, out) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
-    let (bytes, row, dispatch) = (input.bytes(), graph.dims.d * out.dtype.bytes(), eager.settings.backward);
+    let (bytes, row, dispatch) = (input.bytes(), routed.width * out.dtype.bytes(), eager.settings.backward);
     let of_pass = |eager: &mut Eager| eager.storage_as(bytes, Category::BackwardTemporary, "hybrid_ep.rows");
     let result = match step {
         WIDE => eager.pointwise_gradient("aten._to_copy", bytes, out.bytes()),
