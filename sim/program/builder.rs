@@ -114,10 +114,13 @@ impl Builder {
         self.program.rounds.push(self.program.step.len() as u32);
     }
 
-    /// Names a scope; the id stays valid for the whole program.
+    /// Names a scope; the id stays valid for the whole program. A few for each layer are told apart: of thousands of empty stages on a rank,
+    /// those beyond [`ScopeId::MOST`] share the last one's name.
     pub fn add_scope(&mut self, name: String) -> ScopeId {
+        let place = self.program.scopes.len();
+        let Some(scope) = ScopeId::at(place) else { return ScopeId::LAST };
         self.program.scopes.push(name);
-        ScopeId::at(self.program.scopes.len() - 1).expect("at most 4,096 scopes: a few per layer")
+        scope
     }
 
     /// Sets the scope of later instructions and returns the one before.

@@ -49,6 +49,9 @@ impl ScopeId {
     /// Modules and regions that a program may have: a few for each layer.
     pub const MOST: usize = 1 << (u16::BITS - PART as u32);
 
+    /// The last of these, and no part of the model.
+    pub(super) const LAST: ScopeId = ScopeId(((ScopeId::MOST - 1) as u16) << PART);
+
     /// The scope at a place, one of [`ScopeId::MOST`], and no part of the model.
     pub(super) fn at(place: usize) -> Option<ScopeId> {
         (place < ScopeId::MOST).then_some(ScopeId((place as u16) << PART))
@@ -94,6 +97,6 @@ mod tests {
                 assert_eq!((at_work.place(), at_work.owner()), (place, owner));
             }
         }
-        assert_eq!(ScopeId::at(ScopeId::MOST), None);
+        assert_eq!((ScopeId::at(ScopeId::MOST - 1), ScopeId::at(ScopeId::MOST)), (Some(ScopeId::LAST), None));
     }
 }
