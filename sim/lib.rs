@@ -105,8 +105,9 @@ pub mod machine {
 pub mod json {
     #[doc(inline)]
     pub use crate::report::layout::{
-        Breakdown, FORMAT, Interrupted, KeyWithoutEffect, Live, Memory, Mfu, Model, Money, Part, Percentiles, Phase,
-        Question, Remedy, RunsLikeIt, SCHEMA, SavedState, SpentOn, Stage, StartUp, Topology, Training, TriedInterval,
+        Breakdown, ByPart, FORMAT, Interrupted, KeyWithoutEffect, Live, Memory, Mfu, Model, Money, Part, Percentiles,
+        Phase, Question, Remedy, RunsLikeIt, SCHEMA, SavedState, SpentOn, Stage, StartUp, Topology, Training,
+        TriedInterval,
     };
 }
 

@@ -17,6 +17,7 @@ mod hash;
 mod host;
 mod ids;
 mod intern;
+mod owner;
 mod stamp;
 pub mod work;
 
@@ -29,6 +30,7 @@ pub use graphs::Graphs;
 pub use group::Group;
 pub use host::{HostMemory, pinned_block};
 pub use ids::{BufferId, CommId, EventId, ExchangeId, GroupId, KernelId, RenameId, ScopeId, StreamId, TransferId};
+pub use owner::Owner;
 pub use stamp::Stamp;
 pub use work::{
     AttentionShape, Collective, DType, Dispatch, ExchangeLibrary, MatmulLayout, MemoryKind, Pass, Rows, Way, Work,
@@ -320,7 +322,7 @@ impl Program {
 
     /// The name of a scope.
     pub fn scope(&self, scope: ScopeId) -> &str {
-        &self.scopes[scope.0 as usize]
+        &self.scopes[scope.place()]
     }
 
     /// The kernel behind an id.

@@ -67,6 +67,7 @@ mod one_queue;
 mod oracle;
 mod outputs;
 mod pages;
+mod parts;
 mod pipeline;
 mod planner;
 mod plans;

@@ -24,7 +24,7 @@ impl Engine<'_> {
                     | StreamOp::Comm { scope, .. }
                     | StreamOp::Exchange { scope, .. }
                     | StreamOp::Wait { scope, .. } => scope,
-                    _ => ScopeId(0),
+                    _ => ScopeId::default(),
                 }
             };
             let waits_for = match state.doing {

@@ -45,6 +45,7 @@ impl Line {
     fn busy(self, near: &Busy, far: &Busy) -> Option<Busy> {
         Some(Busy {
             kernel: self.times(&near.kernel, &far.kernel)?,
+            owner: self.times(&near.owner, &far.owner)?.try_into().ok()?,
             comm: self.times(&near.comm, &far.comm)?,
             comm_waiting: self.times(&near.comm_waiting, &far.comm_waiting)?,
             kernel_exposed: self.times(&near.kernel_exposed, &far.kernel_exposed)?,

@@ -287,7 +287,11 @@ impl Engine<'_> {
         }
         if watched {
             let busy = self.busy_at(class, step);
-            self.busy[busy].kernel[kernel as usize] += Time(self.now - reached);
+            let times = &mut self.busy[busy];
+            times.kernel[kernel as usize] += Time(self.now - reached);
+            if plan.compute {
+                times.owner[scope.part()] += Time(self.now - reached);
+            }
         }
         if let Some(noted) = self.noted.as_mut().filter(|_| watched) {
             noted.op(class, (step, at), self.now - reached);

@@ -215,7 +215,10 @@ impl Engine<'_> {
             for actor in first..first + self.width as usize - 1 {
                 for op in &plan.ops[before.places[actor] as usize..now.places[actor] as usize] {
                     match *op {
-                        StreamOp::Kernel { kernel, .. } => round.kernels[kernel as usize] += 1,
+                        StreamOp::Kernel { kernel, scope } => {
+                            round.kernels[kernel as usize] += 1;
+                            round.flops[scope.part()] += of.program.kernels[kernel as usize].model_flops();
+                        }
                         StreamOp::Comm { comm, .. } => round.comms[comm as usize] += 1,
                         StreamOp::Exchange { issue, .. } => {
                             round.exchanges[plan.issues[issue as usize].exchange as usize] += 1;

@@ -174,7 +174,7 @@ impl Plan {
             },
             next: first,
             paid: 0,
-            scope: ScopeId(0),
+            scope: ScopeId::default(),
             in_graph: false,
             begun: Vec::with_capacity(pairs.len()),
             turns: 0,

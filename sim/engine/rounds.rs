@@ -4,7 +4,8 @@
 use super::plan::Plan;
 use super::spent::Totals;
 use super::{Busy, Options};
-use crate::program::Program;
+use crate::program::{Owner, Program};
+use crate::units::Flops;
 
 /// Looks for a round that repeats the one before.
 #[derive(Default)]
@@ -30,6 +31,8 @@ pub struct Round {
     pub comms: Vec<u64>,
     /// Exchanges.
     pub exchanges: Vec<u64>,
+    /// FLOPs of each part of the model ([`Owner::ALL`]).
+    pub flops: [Flops; Owner::COUNT],
 }
 
 impl Round {
@@ -39,6 +42,7 @@ impl Round {
             kernels: vec![0; program.kernels.len()],
             comms: vec![0; program.comms.len()],
             exchanges: vec![0; program.exchanges.len()],
+            flops: [Flops(0); Owner::COUNT],
         }
     }
 }

@@ -317,7 +317,7 @@ fn marks_tell_when_the_host_and_the_device_pass_them() {
     let program = step(1, [], |b, []| {
         b.kernel(A, 50);
         b.mark(Mark::PhaseEnd("fwd".to_owned()));
-        b.mark(Mark::Hook("post", crate::program::ScopeId(0)));
+        b.mark(Mark::Hook("post", crate::program::ScopeId::default()));
     });
     let marks = run(&program, 2).marks;
     let times: Vec<_> = marks.iter().map(|mark| (mark.mark, mark.host, mark.device)).collect();

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::program::{CommId, ExchangeId, KernelId, ScopeId, StreamId};
+use crate::program::{CommId, ExchangeId, KernelId, Owner, ScopeId, StreamId};
 use crate::units::Time;
 
 /// What ran in a [`Span`].
@@ -84,6 +84,8 @@ impl fmt::Display for Breakdown {
 pub struct Busy {
     /// By `KernelId`, from start to end, slowdown included \[ps\].
     pub kernel: Vec<Time>,
+    /// By part of the model ([`Owner::ALL`]), the same of its kernels, but for those of the communication pass \[ps\].
+    pub owner: [Time; Owner::COUNT],
     /// By `CommId`, from start to end, sharing included \[ps\].
     pub comm: Vec<Time>,
     /// By `CommId`, from being reached to start: waiting for the other members \[ps\].
@@ -112,6 +114,7 @@ impl Busy {
             }
         };
         add(&mut self.kernel, &from.kernel, &to.kernel);
+        add(&mut self.owner, &from.owner, &to.owner);
         add(&mut self.comm, &from.comm, &to.comm);
         add(&mut self.comm_waiting, &from.comm_waiting, &to.comm_waiting);
         add(&mut self.exchange, &from.exchange, &to.exchange);

@@ -2,7 +2,7 @@
 
 use super::caching::OutOfMemory;
 use super::calls::DeviceCalls;
-use crate::program::{Category, Instr, Program, Rename};
+use crate::program::{Buffer, Category, Instr, Owner, Program, Rename};
 use crate::units::Bytes;
 
 /// Bytes by category.
@@ -119,10 +119,21 @@ impl MemoryReport {
     pub fn live(&self, program: &Program) -> Vec<Live> {
         self.peak_at.map_or(vec![], |at| live_at(program, at))
     }
+
+    /// Bytes that are live at the peak by category and by the part of the model that asked for them, each in declaration order.
+    #[doc(hidden)]
+    pub fn by_owner(&self, program: &Program) -> [[u64; Owner::COUNT]; Category::COUNT] {
+        let mut sums = [[0; Owner::COUNT]; Category::COUNT];
+        let at = self.peak_at.map(|at| blocks_at(program, at));
+        for (category, buffer) in at.iter().flat_map(|live| named(program, live)) {
+            sums[category as usize][buffer.scope.part()] += buffer.bytes.0;
+        }
+        sums
+    }
 }
 
-/// What is live at a position of the steady step, by operator and category, largest first.
-fn live_at(program: &Program, position: usize) -> Vec<Live> {
+/// The category of each buffer that is live at a position of the steady step.
+fn blocks_at(program: &Program, position: usize) -> Vec<Option<Category>> {
     let mut live: Vec<Option<Category>> = vec![None; program.buffers.len()];
     let last = &program.step[..program.step.len().min(position + 1)];
     for instr in program.before_second().chain(last) {
@@ -141,11 +152,21 @@ fn live_at(program: &Program, position: usize) -> Vec<Live> {
             _ => {}
         }
     }
+    live
+}
+
+/// Live buffers, with their categories.
+fn named<'p>(program: &'p Program, live: &[Option<Category>]) -> impl Iterator<Item = (Category, &'p Buffer)> {
+    live.iter().zip(program.buffers.iter()).filter_map(|(category, buffer)| category.map(|category| (category, buffer)))
+}
+
+/// What is live at a position of the steady step, by operator and category, largest first.
+fn live_at(program: &Program, position: usize) -> Vec<Live> {
+    let live = blocks_at(program, position);
     // A few dozen kinds; neighbours mostly are of one kind, so the last one found is tried first.
     let mut list: Vec<Live> = vec![];
     let mut last = 0;
-    for (category, buffer) in live.into_iter().zip(program.buffers.iter()) {
-        let Some(category) = category else { continue };
+    for (category, buffer) in named(program, &live) {
         let same = |entry: &Live| entry.category == category && entry.name == buffer.name;
         if !list.get(last).is_some_and(same) {
             last = list.iter().position(same).unwrap_or_else(|| {

@@ -269,6 +269,7 @@ fn alone(
 ) -> ValueId {
     let (kind, d) = (layer.norms.kind, m.width);
     let params = norm_params(g, kind, d, "norm.weight", "norm.bias");
+    g.belong(if first.is_some() { layer.mixer.owner() } else { layer.feed_forward.owner() });
     let normed = norm(g, kind, g.dims().local_tokens(), x, &params, "norm", ("xn_BSD", BLD));
     let made = match (first, second) {
         (Some(first), _) => first.forward(g, (kind, m.position), style, normed),
@@ -319,6 +320,7 @@ pub fn block(m: &ModelConfig, dims: Dims, compute: DType, layer: &Layer, style: 
         g.drop_values(&[value]);
         out
     };
+    g.belong(layer.mixer.owner());
     let attn_in = if pre { norm(g, kind, rows, x, &attn_norm, "attention_norm", ("xn_BSD", BLD)) } else { x };
     let whole = tensor::enter(g, attn_in, "attention");
     let attn = first.forward(g, (kind, m.position), style, whole);
@@ -331,6 +333,7 @@ pub fn block(m: &ModelConfig, dims: Dims, compute: DType, layer: &Layer, style: 
     }
     let attn = post_norm(g, attn, &attn_post, "attention_post_norm");
     let out = if matches!(placement, NormPlacement::Parallel | NormPlacement::ParallelShared) {
+        g.belong(layer.feed_forward.owner());
         let ffn_in = if shared { attn_in } else { norm(g, kind, rows, x, &ffn_norm, "ffn_norm", ("xf_BSD", BLD)) };
         let whole = tensor::enter(g, ffn_in, "feed_forward");
         let ff = second.forward(g, style, whole);
@@ -351,6 +354,7 @@ pub fn block(m: &ModelConfig, dims: Dims, compute: DType, layer: &Layer, style: 
     } else {
         let h = g.op("residual", OpKind::ADD, &[x, attn], &[], ("h_BSD", BLD));
         g.drop_values(&[attn]);
+        g.belong(layer.feed_forward.owner());
         let ffn_in = if pre { norm(g, kind, rows, h, &ffn_norm, "ffn_norm", ("hn_BSD", BLD)) } else { h };
         let whole = tensor::enter(g, ffn_in, "feed_forward");
         let ff = second.forward(g, style, whole);

@@ -14,7 +14,7 @@ pub use param::{Param, Role, Shape, Stored};
 
 pub use super::operators::{ChunkedLoss, OpKind};
 use super::tensor::{Redistribution, TensorParallel};
-use crate::program::DType;
+use crate::program::{DType, Owner};
 
 /// A dimension of a tensor; the legend is in [`super`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,6 +178,8 @@ pub struct Op {
     pub drops: Vec<ValueId>,
     /// Whether it runs on a side stream, and overlaps with most others.
     pub side_stream: bool,
+    /// The part of the model that it belongs to.
+    pub owner: Owner,
 }
 
 /// The forward of one module.

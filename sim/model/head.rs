@@ -8,7 +8,7 @@ use super::autocast::autocast;
 use super::block::parts::norm_op;
 use super::graph::{Axis, ChunkedLoss, Dims, Graph, GraphBuilder, OpKind, ValueId};
 use super::tensor::{self, Redistribution};
-use crate::program::DType;
+use crate::program::{DType, Owner};
 
 const BSD: &[Axis] = &[Axis::B, Axis::S, Axis::D];
 const BLD: &[Axis] = &[Axis::B, Axis::L, Axis::D];
@@ -124,6 +124,7 @@ impl Head {
 pub fn head(m: &ModelConfig, dims: Dims, compute: DType, (loss, inside): (Loss, bool), output: Option<DType>) -> Head {
     let (mut graph, x) = GraphBuilder::new("output", dims, compute, ("x_BSD", BLD, compute));
     let g = &mut graph;
+    g.belong(Owner::Head);
     let mut h = x;
     if let Some(kind) = m.final_norm {
         h = norm_op(g, kind, dims.local_tokens(), x, ("norm", "norm.weight", "norm.bias"));

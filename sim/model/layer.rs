@@ -23,6 +23,7 @@ pub use mixer::Mixer;
 
 use super::experts::Experts;
 use super::parts::{Gating, Norm, NormPlacement};
+use crate::program::Owner;
 
 /// A layer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
@@ -62,6 +63,15 @@ impl FeedForward {
             FeedForward::Dense(dense) => Some(dense.gating),
             FeedForward::Experts(experts) => Some(experts.gating),
             FeedForward::None => None,
+        }
+    }
+
+    /// The part of the model that its operators belong to.
+    pub fn owner(&self) -> Owner {
+        match self {
+            FeedForward::Dense(_) => Owner::Dense,
+            FeedForward::Experts(_) => Owner::Experts,
+            FeedForward::None => Owner::Rest,
         }
     }
 
@@ -108,11 +118,21 @@ impl Layer {
 
     /// Parameters in a model so wide: all, and those that one token meets.
     pub fn params(&self, width: u64) -> (u64, u64) {
+        let [mixer, feed_forward] = self.halves(width);
+        (mixer.0 + feed_forward.0, mixer.1 + feed_forward.1)
+    }
+
+    /// The same of its mixer and of its feed-forward, each with the norms around it. A norm that both share is the mixer's.
+    pub fn halves(&self, width: u64) -> [(u64, u64); 2] {
         let Norms { kind, placement } = self.norms;
+        let (mixes, feeds) = (self.mixer != Mixer::None, self.feed_forward != FeedForward::None);
         // A layer of one part has the norms of one.
-        let parts = u64::from(self.mixer != Mixer::None) + u64::from(self.feed_forward != FeedForward::None);
-        let around = self.mixer.params(width, kind) + placement.count() * parts / 2 * kind.params(width);
+        let norms = placement.count() * (u64::from(mixes) + u64::from(feeds)) / 2;
+        let own = if feeds { norms - norms / 2 } else { norms };
+        let own = if mixes { own } else { 0 };
+        let mixer = self.mixer.params(width, kind) + own * kind.params(width);
         let (all, met) = self.feed_forward.params(width);
-        (around + all, around + met)
+        let around = (norms - own) * kind.params(width);
+        [(mixer, mixer), (around + all, around + met)]
     }
 }

@@ -239,6 +239,7 @@ impl Writer<'_> {
             params: params.to_vec(),
             drops: drops.to_vec(),
             side_stream: like.side_stream,
+            owner: like.owner,
         });
     }
 

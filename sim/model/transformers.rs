@@ -17,7 +17,7 @@ use super::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
 use super::layer::{self, Dense, Layer, Norms};
 use super::style::{Modules, NormCode, Style};
 use super::{ModelConfig, Norm, NormPlacement, Position};
-use crate::program::DType;
+use crate::program::{DType, Owner};
 
 const BSD: &[Axis] = &[Axis::B, Axis::S, Axis::D];
 const BS: &[Axis] = &[Axis::B, Axis::S];
@@ -229,6 +229,7 @@ fn in_turn(g: &mut GraphBuilder, whole: &Whole<'_>, rest: &Params, x: ValueId) -
             g.drop_values(&[made]);
         }
     };
+    g.belong(Owner::Attention);
     let xn = before(g, 0, x);
     let (attn, late) = attention::attention(g, whole, &rest.attention, xn);
     goes(g, Named::Half, xn, 0);
@@ -238,6 +239,7 @@ fn in_turn(g: &mut GraphBuilder, whole: &Whole<'_>, rest: &Params, x: ValueId) -
     if named != Named::Sum {
         g.drop_values(&[attn]);
     }
+    g.belong(Owner::Dense);
     let hn = before(g, 1, h);
     goes(g, Named::Norm, xn, 0);
     let ff = feed_forward::feed_forward(g, whole.dense, hn, &rest.ffn);
@@ -260,11 +262,17 @@ fn in_turn(g: &mut GraphBuilder, whole: &Whole<'_>, rest: &Params, x: ValueId) -
 /// Attention and feed-forward on the block's input, each through its own norm or both through one.
 fn parallel(g: &mut GraphBuilder, whole: &Whole<'_>, rest: &Params, x: ValueId) -> ValueId {
     let (m, kind, rows) = (whole.m, whole.norms.kind, g.dims().tokens());
+    g.belong(Owner::Attention);
     let xn = norm(g, kind, rows, x, &rest.before[0], "attention_norm", ("xn_BSD", BSD));
     let shared = rest.before[1].is_empty();
     // Falcon norms twice before anything else; GPT-NeoX norms again for the feed-forward.
     let early = whole.class.model_type == "falcon" && !shared;
-    let second = |g: &mut GraphBuilder| norm(g, kind, rows, x, &rest.before[1], "ffn_norm", ("xf_BSD", BSD));
+    let second = |g: &mut GraphBuilder| {
+        let before = g.belong(Owner::Dense);
+        let normed = norm(g, kind, rows, x, &rest.before[1], "ffn_norm", ("xf_BSD", BSD));
+        g.belong(before);
+        normed
+    };
     let mut hn = if early { Some(second(g)) } else { None };
     let (attn, late) = attention::attention(g, whole, &rest.attention, xn);
     if !shared {
@@ -276,6 +284,7 @@ fn parallel(g: &mut GraphBuilder, whole: &Whole<'_>, rest: &Params, x: ValueId) 
         (false, Some(made)) => made,
         (false, None) => second(g),
     };
+    g.belong(Owner::Dense);
     let ff = feed_forward::feed_forward(g, whole.dense, read, &rest.ffn);
     g.drop_values(&[read]);
     let ff = dropout(g, ff, m.dropout.residual.get());
@@ -303,6 +312,7 @@ fn dropout(g: &mut GraphBuilder, value: ValueId, probability: f64) -> ValueId {
 pub fn embedding(m: &ModelConfig, dims: Dims, compute: DType) -> Graph {
     let (mut graph, tokens) = GraphBuilder::new("tok_embeddings", dims, compute, ("tokens_BS", BS, DType::Int64));
     let g = &mut graph;
+    g.belong(Owner::Embedding);
     let table = g.table("tok_embeddings.weight", dims.v, m.width);
     let mut h = g.op("tok_embeddings", OpKind::Embedding, &[tokens], &[table], ("h_BSD", BSD));
     if let Position::Learned { positions } = m.position {

@@ -9,6 +9,7 @@
 //! `attn_impl: flash` until version 0.5 (`llmfoundry/models/layers/attention.py`, `flash_attn_fn`).
 
 use super::graph::{Graph, Op, OpKind, ValueId};
+use crate::program::Owner;
 
 /// The graph with each attention between packing and unpacking.
 pub fn unpad(mut graph: Graph) -> Graph {
@@ -17,15 +18,15 @@ pub fn unpad(mut graph: Graph) -> Graph {
             graph.ops.push(op);
             continue;
         }
-        let module = op.module;
-        for (at, input) in op.inputs.iter_mut().enumerate() {
+        let at = (op.module, op.owner);
+        for (place, input) in op.inputs.iter_mut().enumerate() {
             let packed = like(&mut graph, *input);
-            graph.ops.push(moves(OpKind::Unpad { first: at == 0 }, module, *input, packed));
+            graph.ops.push(moves(OpKind::Unpad { first: place == 0 }, at, *input, packed));
             *input = packed;
         }
         let packed = like(&mut graph, op.outputs[0]);
         let padded = std::mem::replace(&mut op.outputs[0], packed);
-        let mut last = moves(OpKind::Pad, module, packed, padded);
+        let mut last = moves(OpKind::Pad, at, packed, padded);
         last.drops = op.inputs.iter().copied().chain([packed]).chain(std::mem::take(&mut op.drops)).collect();
         graph.ops.extend([op, last]);
     }
@@ -38,6 +39,7 @@ fn like(graph: &mut Graph, value: ValueId) -> ValueId {
     graph.values.len() - 1
 }
 
-fn moves(kind: OpKind, module: &'static str, from: ValueId, to: ValueId) -> Op {
-    Op { kind, module, inputs: vec![from], outputs: vec![to], params: vec![], drops: vec![], side_stream: false }
+fn moves(kind: OpKind, (module, owner): (&'static str, Owner), from: ValueId, to: ValueId) -> Op {
+    let (inputs, outputs) = (vec![from], vec![to]);
+    Op { kind, module, inputs, outputs, params: vec![], drops: vec![], side_stream: false, owner }
 }

@@ -5,7 +5,7 @@ use super::host::HostAccount;
 use super::intern::Interned;
 use super::{
     Buffer, BufferId, Category, Comm, CommId, Dispatch, EventId, ExchangeId, Graphs, Group, GroupId, Instr, Kernel,
-    KernelId, Mark, Pass, Program, Rename, RenameId, ScopeId, StreamId, Transfer, TransferId, Work,
+    KernelId, Mark, Owner, Pass, Program, Rename, RenameId, ScopeId, StreamId, Transfer, TransferId, Work,
 };
 use crate::units::{Bytes, Flops};
 
@@ -61,7 +61,7 @@ impl Builder {
             transfers: Interned::default(),
             exchanges: Interned::default(),
             buffers: Interned::default(),
-            scope: ScopeId(0),
+            scope: ScopeId::default(),
             pass: Pass::Forward,
             graphs: Graphs::Apart,
             beside: None,
@@ -114,10 +114,13 @@ impl Builder {
         self.program.rounds.push(self.program.step.len() as u32);
     }
 
-    /// Names a scope; the id stays valid for the whole program.
+    /// Names a scope; the id stays valid for the whole program. A few for each layer are told apart: of thousands of empty stages on a rank,
+    /// those beyond [`ScopeId::MOST`] share the last one's name.
     pub fn add_scope(&mut self, name: String) -> ScopeId {
+        let place = self.program.scopes.len();
+        let Some(scope) = ScopeId::at(place) else { return ScopeId::LAST };
         self.program.scopes.push(name);
-        ScopeId(u16::try_from(self.program.scopes.len() - 1).expect("at most 65,535 scopes: a few per layer"))
+        scope
     }
 
     /// Sets the scope of later instructions and returns the one before.
@@ -128,6 +131,11 @@ impl Builder {
     /// The scope of later instructions.
     pub fn scope(&self) -> ScopeId {
         self.scope
+    }
+
+    /// Says which part of the model is at work in the scope from here on, and returns the scope with the one before.
+    pub fn at_work(&mut self, owner: Owner) -> ScopeId {
+        self.enter(self.scope.of(owner))
     }
 
     /// Sets the pass of later kernels and returns the one before.
@@ -178,7 +186,8 @@ impl Builder {
         let pass = if own { self.pass } else { Pass::Communication };
         let kernel = Kernel { name, work: work.of(name), pass, dispatch };
         let kernel = KernelId(self.kernels.id(&mut self.program.kernels, kernel));
-        self.push(Instr::Launch { stream, kernel, scope: self.scope });
+        let scope = if pass == Pass::Optimizer { self.scope.of(Owner::Optimizer) } else { self.scope };
+        self.push(Instr::Launch { stream, kernel, scope });
     }
 
     /// Issues a collective in the current scope.

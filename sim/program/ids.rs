@@ -1,5 +1,7 @@
 //! Numbers that stand for what a program lists once: kernels, groups, streams, buffers and the like.
 
+use super::Owner;
+
 /// Index of a [`Kernel`](super::Kernel) in [`Program::kernels`](super::Program::kernels).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KernelId(pub u32);
@@ -32,10 +34,69 @@ pub struct EventId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BufferId(pub u32);
 
-/// Index of a module or region name in [`Program::scopes`](super::Program::scopes).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ScopeId(pub u16);
+/// A module or region by its place in [`Program::scopes`](super::Program::scopes), and the part of the model that is at work there: the
+/// lowest bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ScopeId(u16);
+
+/// Bits that say the part of the model.
+const PART: u16 = 4;
+
+// The four bits hold all parts.
+const _: () = assert!(Owner::COUNT <= 1 << PART);
+
+impl ScopeId {
+    /// Modules and regions that a program may have: a few for each layer.
+    pub const MOST: usize = 1 << (u16::BITS - PART as u32);
+
+    /// The last of these, and no part of the model.
+    pub(super) const LAST: ScopeId = ScopeId(((ScopeId::MOST - 1) as u16) << PART);
+
+    /// The scope at a place, one of [`ScopeId::MOST`], and no part of the model.
+    pub(super) fn at(place: usize) -> Option<ScopeId> {
+        (place < ScopeId::MOST).then_some(ScopeId((place as u16) << PART))
+    }
+
+    /// Its place among the program's scopes.
+    pub fn place(self) -> usize {
+        usize::from(self.0 >> PART)
+    }
+
+    /// The same scope where a part of the model is at work.
+    #[must_use]
+    pub fn of(self, owner: Owner) -> ScopeId {
+        ScopeId(self.0 & !((1 << PART) - 1) | owner as u16)
+    }
+
+    /// The part of the model that is at work, by its place in [`Owner::ALL`].
+    #[inline]
+    pub fn part(self) -> usize {
+        usize::from(self.0 & ((1 << PART) - 1))
+    }
+
+    /// The part of the model that is at work.
+    pub fn owner(self) -> Owner {
+        Owner::ALL[self.part()]
+    }
+}
 
 /// Index of a [`Rename`](super::Rename) in [`Program::renames`](super::Program::renames).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RenameId(pub u32);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scope_keeps_its_place_whatever_part_is_at_work() {
+        for place in [0, 1, 1_030, ScopeId::MOST - 1] {
+            let scope = ScopeId::at(place).expect("it is one of those that a program may have");
+            for &owner in Owner::ALL {
+                let at_work = scope.of(Owner::Optimizer).of(owner);
+                assert_eq!((at_work.place(), at_work.owner()), (place, owner));
+            }
+        }
+        assert_eq!((ScopeId::at(ScopeId::MOST - 1), ScopeId::at(ScopeId::MOST)), (Some(ScopeId::LAST), None));
+    }
+}

@@ -9,6 +9,30 @@ pub(super) fn percent(part: Time, whole: Time) -> f64 {
     if whole.0 == 0 { 0.0 } else { 100.0 * part.0 as f64 / whole.0 as f64 }
 }
 
+/// Shares of the sum in tenths of a per cent, rounded so that they add up to 100.0 %: those that lose most by being cut are given one more.
+/// Nothing of nothing is no share.
+pub(super) fn shares(parts: &[u128]) -> Vec<Option<String>> {
+    const ALL: u128 = 1_000;
+    let sum: u128 = parts.iter().sum();
+    if sum == 0 {
+        return vec![None; parts.len()];
+    }
+    // A part of so many bits leaves room for the factor.
+    let shift = (u128::BITS - sum.leading_zeros()).saturating_sub(100);
+    let (parts, sum): (Vec<u128>, u128) = {
+        let cut: Vec<u128> = parts.iter().map(|part| part >> shift).collect();
+        let sum = cut.iter().sum::<u128>().max(1);
+        (cut, sum)
+    };
+    let mut tenths: Vec<u128> = parts.iter().map(|part| part * ALL / sum).collect();
+    let mut order: Vec<usize> = (0..parts.len()).collect();
+    order.sort_by_key(|&at| (std::cmp::Reverse(parts[at] * ALL % sum), at));
+    let missing = ALL.saturating_sub(tenths.iter().sum()) as usize;
+    order.into_iter().take(missing).for_each(|at| tenths[at] += 1);
+    let text = |(&tenths, &part): (&u128, &u128)| (part > 0).then(|| format!("{}.{} %", tenths / 10, tenths % 10));
+    tenths.iter().zip(&parts).map(text).collect()
+}
+
 /// A size with two decimals.
 pub(crate) fn gib(bytes: Bytes) -> String {
     format!("{:.2} GiB", bytes.gib())
@@ -86,6 +110,28 @@ pub(crate) fn broken(text: &str, room: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn shares_add_up_to_all_whatever_is_divided() {
+        let mut seed = 7_u128;
+        for count in 1..40 {
+            let parts: Vec<u128> = (0..count)
+                .map(|_| {
+                    seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    (seed >> 20) % (1 << (seed % 90))
+                })
+                .collect();
+            let shares = super::shares(&parts);
+            let tenths = |text: &String| text.replace(['.', ' ', '%'], "").parse::<u64>().expect("a number");
+            let sum: u64 = shares.iter().flatten().map(tenths).sum();
+            assert_eq!(sum, if parts.iter().all(|&part| part == 0) { 0 } else { 1_000 }, "{parts:?}");
+        }
+        assert_eq!(
+            super::shares(&[1, 1, 1, 0]).into_iter().flatten().collect::<Vec<_>>(),
+            ["33.4 %", "33.3 %", "33.3 %"]
+        );
+        assert_eq!(super::shares(&[0, 0]), [None, None]);
+    }
+
     #[test]
     fn a_name_is_broken_at_its_joints_alone() {
         let name = "aten._scaled_dot_product_flash_attention_backward (cudnn)";

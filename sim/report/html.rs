@@ -9,6 +9,7 @@ mod evidence;
 mod fabric;
 mod marks;
 mod memory;
+mod parts;
 mod pipeline;
 mod ranks;
 mod recorded;
@@ -57,6 +58,11 @@ pub fn page_with(scenario: &Scenario, answer: &Prediction, of: Option<&Training>
         (memory::section(answer, recorded.as_ref().ok()))
         h2 id="time" { "Where time went" }
         (time::section(answer, &report))
+        @let shares = answer.by_part_if_mixed(scenario);
+        @if !shares.is_empty() {
+            h2 id="parts" { "By part of the model" }
+            (parts::section(&shares, answer.classes.len() > 1))
+        }
         @if let Some(stages) = pipeline::table(&report) {
             h2 id="pipeline" { "Ranks of the pipeline" }
             (stages)

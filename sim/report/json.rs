@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::layout::{
-    Change, Changes, Default, FORMAT, GroupWaits, KeyWithoutEffect, Live, Memory, Mfu, Model, Part, Phase, Question,
-    Ranks, Remedy, Report, RunsLikeIt, SlowRank, Topology, Training,
+    ByPart, Change, Changes, Default, FORMAT, GroupWaits, KeyWithoutEffect, Live, Memory, Mfu, Model, Part, Phase,
+    Question, Ranks, Remedy, Report, RunsLikeIt, SlowRank, Topology, Training,
 };
 use super::{pipeline, start_up};
 use crate::scenario::advice::{Advice, Moved, Tried};
@@ -63,6 +63,7 @@ impl Prediction {
             bound_by: self.bound(),
             breakdown_s: pipeline::breakdown(&self.breakdown),
             bubble: pipeline::bubble(scenario, self),
+            by_part: self.by_part(scenario).iter().map(by_part).collect(),
             changes: None,
             description: scenario.description.clone(),
             evidence: self.shares.iter().map(|(basis, share)| (basis.label(), *share)).collect(),
@@ -197,6 +198,18 @@ fn mfu(answer: &Prediction) -> Vec<Mfu> {
         utilisation: mfu.utilisation,
     };
     answer.mfu.iter().map(one).collect()
+}
+
+fn by_part(part: &predict::PartShare) -> ByPart {
+    ByPart {
+        activation_bytes: part.activations.0,
+        compute_s: part.busy.seconds(),
+        flops_per_step: part.flops.0.to_string(),
+        layers: part.layers,
+        model_flops_per_step: part.model_flops.0.to_string(),
+        parameters: part.params,
+        part: part.owner.label(),
+    }
 }
 
 fn parts(answer: &Prediction) -> Vec<Part> {

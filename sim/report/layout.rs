@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 #[cfg(test)]
-use {crate::cost::Basis, crate::scenario::predict::Verdict, schemars::JsonSchema};
+use {crate::cost::Basis, crate::program::Owner, crate::scenario::predict::Verdict, schemars::JsonSchema};
 
 #[cfg(test)]
 mod tests;
@@ -37,6 +37,10 @@ pub struct Report {
     pub breakdown_s: Breakdown,
     /// Share of rank-time that a pipeline leaves without work; 0 without a pipeline.
     pub bubble: f64,
+    /// How the step divides by part of the model, the part with the most time first; absent where a compiler has made one program of the
+    /// whole step.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub by_part: Vec<ByPart>,
     /// Single changes that were simulated; absent where none were (`--changes`).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schemars(with = "Changes"))]
@@ -112,6 +116,28 @@ pub struct Breakdown {
     pub host_bound: f64,
     /// Nothing ran otherwise: an event had happened and was not yet visible, in seconds.
     pub waiting: f64,
+}
+
+/// What a part of the model has of the step: attention, Mamba-2, experts and so on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct ByPart {
+    /// What it has asked for of the activations that are live at the peak of the device with the least to spare.
+    pub activation_bytes: u64,
+    /// Time that its kernels ran, but for those of the communication pass, in seconds: the mean of all ranks.
+    pub compute_s: f64,
+    /// FLOPs that all ranks run for it in a step, recompute included, in decimal digits. The parts add up to those of the convention
+    /// `hardware`.
+    pub flops_per_step: String,
+    /// Layers that have it.
+    pub layers: u64,
+    /// Its FLOPs of a step of the whole job by the convention `6N + 12LHS`, in decimal digits. The parts add up to those of the convention.
+    pub model_flops_per_step: String,
+    /// Its parameters. The parts add up to those of the model.
+    pub parameters: u64,
+    /// The part.
+    #[cfg_attr(test, schemars(extend("enum" = Owner::ALL.iter().map(|owner| owner.label()).collect::<Vec<_>>())))]
+    pub part: &'static str,
 }
 
 /// What ranks that differ do to the step.

@@ -2,12 +2,13 @@
 //! trust them.
 //!
 //! [`page`] knows how wide the page is and whether it has colour; [`figures`], [`advice`], [`memory`],
-//! [`time`] and [`sure`] write a section each.
+//! [`time`], [`parts`] and [`sure`] write a section each.
 
 mod advice;
 mod figures;
 mod memory;
 mod page;
+mod parts;
 mod ranks;
 mod sure;
 mod time;
@@ -26,6 +27,7 @@ use crate::scenario::Scenario;
 use crate::scenario::advice::Advice;
 
 pub(crate) use figures::whose;
+pub(crate) use parts::{HEADER as PARTS, rows as part_rows, sums as part_sums};
 pub(crate) use ranks::rank as slow_rank;
 
 /// What to print, and how.
@@ -82,6 +84,7 @@ fn write(page: &mut Page, scenario: &Scenario, answer: &Prediction, detail: Deta
     ranks::ranks(page, answer, detail.verbose)?;
     memory::memory(page, answer, detail.verbose)?;
     time::time(page, answer, detail.verbose)?;
+    parts::parts(page, scenario, answer)?;
     start_up::text(page, scenario, answer)?;
     sure::sure(page, scenario, answer, detail.verbose)?;
     advice::defaults(page, scenario, detail.advice, detail.verbose)

@@ -113,7 +113,9 @@ impl Eager {
                 self.program.set_pass(pass);
                 self.category = category;
             }
+            let outside = self.program.at_work(graph.ops[kernel.op].owner);
             self.kernel(graph, compiled, kernel, frame);
+            self.program.enter(outside);
             let mut touched: Vec<TensorId> = kernel.reads.iter().chain(&kernel.writes).map(|&t| base(t)).collect();
             touched.sort_unstable();
             touched.dedup();

@@ -5,6 +5,9 @@
 
 mod defaults;
 mod faster;
+mod stages;
+
+pub use stages::even as even_stages;
 
 use rayon::prelude::*;
 
@@ -67,7 +70,8 @@ impl Advice {
     /// Simulates single changes. `tick` is called once with how many there are, and as each is done.
     pub fn of(scenario: &Scenario, answer: &Prediction, tick: impl Fn(Option<usize>) + Sync) -> Advice {
         let before = Tried::of(String::new(), scenario, answer);
-        let faster = if before.fits { faster::changes(scenario) } else { vec![] };
+        let mut faster = if before.fits { faster::changes(scenario) } else { vec![] };
+        faster.extend(stages::even(scenario, answer).filter(|_| before.fits));
         let defaults = defaults::others(scenario);
         tick(Some(faster.len() + defaults.len()));
         let simulate = |change: &Change| {

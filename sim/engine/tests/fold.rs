@@ -130,7 +130,7 @@ pub(super) fn write(mesh: Mesh, ops: &[Op], own: u32) -> Program {
             Op::HostWait { stage, event } if stage % n == own => b.host_wait(EventId(event)),
             Op::Host { stage, count } if stage % n == own => b.host(Dispatch::FsdpHook, count),
             Op::Mark { stage, phase: true } if stage % n == own => b.mark(Mark::PhaseEnd("fwd".to_owned())),
-            Op::Mark { stage, phase: false } if stage % n == own => b.mark(Mark::Hook("pre", ScopeId(0))),
+            Op::Mark { stage, phase: false } if stage % n == own => b.mark(Mark::Hook("pre", ScopeId::default())),
             _ => {}
         }
     }

@@ -54,10 +54,14 @@ fn launched(program: &Program) -> Round {
         kernels: vec![0; program.kernels.len()],
         comms: vec![0; program.comms.len()],
         exchanges: vec![0; program.exchanges.len()],
+        flops: Default::default(),
     };
     for instr in &program.step {
         match *instr {
-            Instr::Launch { kernel, .. } => round.kernels[kernel.0 as usize] += 1,
+            Instr::Launch { kernel, scope, .. } => {
+                round.kernels[kernel.0 as usize] += 1;
+                round.flops[scope.part()] += program.kernel(kernel).model_flops();
+            }
             Instr::Collective { comm, .. } => round.comms[comm.0 as usize] += 1,
             Instr::Exchange { exchange, .. } => round.exchanges[exchange.0 as usize] += 1,
             _ => {}

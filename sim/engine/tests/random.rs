@@ -59,7 +59,7 @@ pub(super) fn write(ops: &[Op]) -> Program {
                 Op::HostWait { event } => b.host_wait(EventId(event)),
                 Op::Host { count } => b.host(Dispatch::FsdpHook, count),
                 Op::Mark { phase: true } => b.mark(Mark::PhaseEnd("fwd".to_owned())),
-                Op::Mark { phase: false } => b.mark(Mark::Hook("pre", crate::program::ScopeId(0))),
+                Op::Mark { phase: false } => b.mark(Mark::Hook("pre", crate::program::ScopeId::default())),
             }
         }
     });

@@ -4,7 +4,7 @@ use super::parts::{BLD, BS, BSD, S, SD, norm, norm_params};
 use crate::model::graph::{Dims, Graph, GraphBuilder, OpKind};
 use crate::model::style::Style;
 use crate::model::{ModelConfig, Position, tensor, transformers};
-use crate::program::DType;
+use crate::program::{DType, Owner};
 
 /// Token embedding, with learned positions, scaling and its norm where the model has them.
 pub fn embedding(m: &ModelConfig, dims: Dims, compute: DType, style: Style) -> Graph {
@@ -13,6 +13,7 @@ pub fn embedding(m: &ModelConfig, dims: Dims, compute: DType, style: Style) -> G
     }
     let (mut graph, tokens) = GraphBuilder::new("tok_embeddings", dims, compute, ("tokens_BS", BS, DType::Int64));
     let g = &mut graph;
+    g.belong(Owner::Embedding);
     let table = g.table("tok_embeddings.weight", dims.v, m.width);
     let rows = g.op("tok_embeddings", OpKind::Embedding, &[tokens], &[table], ("h_BSD", BSD));
     let mut h = tensor::leave(g, rows, "tok_embeddings", "h_BLD", &[]);

@@ -95,6 +95,8 @@ pub struct Kernel {
     pub in_place: Vec<(TensorId, TensorId)>,
     /// Whether the kernel runs an operator of the forward again.
     pub recompute: bool,
+    /// The forward operator that it belongs to; of several, the first.
+    pub op: usize,
 }
 
 /// What survives of forward until backward.

@@ -19,6 +19,7 @@ struct Group {
     writes: Vec<TensorId>,
     parts: Vec<Part>,
     recompute: bool,
+    op: usize,
 }
 
 /// What a node in a kernel writes and reads.
@@ -104,6 +105,7 @@ impl<'t> Grouping<'t> {
             writes: node.writes.clone(),
             parts: vec![],
             recompute: node.recompute,
+            op: node.op,
         };
         match &node.kind {
             Kind::Extern(launch) => {
@@ -127,6 +129,7 @@ impl<'t> Grouping<'t> {
             Some(Some(partner)) => {
                 partner.kind = dominant(partner.kind, group.kind);
                 partner.recompute &= group.recompute;
+                partner.op = partner.op.min(group.op);
                 partner.reads.append(&mut group.reads);
                 partner.parts.append(&mut group.parts);
                 partner.writes.append(&mut group.writes);
@@ -221,7 +224,8 @@ impl<'t> Grouping<'t> {
                 written: bytes(&writes),
             }));
             let in_place = group.in_place();
-            kernels.push(Kernel { name: group.name, launch, reads, writes, in_place, recompute: group.recompute });
+            let Group { name, recompute, op, .. } = *group;
+            kernels.push(Kernel { name, launch, reads, writes, in_place, recompute, op });
         }
         kernels
     }

@@ -2,7 +2,7 @@
 
 use super::{Axis, Dims, Graph, Op, OpKind, Param, ParamId, Recomputed, Role, Value, ValueId, order};
 use crate::model::operators::Activation;
-use crate::program::DType;
+use crate::program::{DType, Owner};
 
 /// Writes a [`Graph`].
 #[derive(Debug)]
@@ -11,6 +11,8 @@ pub struct GraphBuilder {
     compute: DType,
     /// Whether operators now run on a side stream.
     side_stream: bool,
+    /// The part of the model that operators now belong to.
+    owner: Owner,
     /// Operators whose backward comes as early as it can.
     early: Vec<usize>,
 }
@@ -35,7 +37,7 @@ impl GraphBuilder {
             order: vec![],
             needs: vec![],
         };
-        let mut builder = GraphBuilder { graph, compute, side_stream: false, early: vec![] };
+        let mut builder = GraphBuilder { graph, compute, side_stream: false, owner: Owner::Rest, early: vec![] };
         let value = builder.value_of(input.0, input.1, input.2);
         (builder, value)
     }
@@ -227,7 +229,7 @@ impl GraphBuilder {
         outputs: Vec<ValueId>,
     ) {
         let (inputs, params, side_stream) = (inputs.to_vec(), params.to_vec(), self.side_stream);
-        let op = Op { kind, module, inputs, outputs, params, drops: vec![], side_stream };
+        let op = Op { kind, module, inputs, outputs, params, drops: vec![], side_stream, owner: self.owner };
         self.graph.ops.push(op);
     }
 
@@ -246,6 +248,11 @@ impl GraphBuilder {
     /// These operators are recomputed in backward, and their results let go of now, until backward comes to the latest operator.
     pub fn let_go_of(&mut self, ops: std::ops::Range<usize>) {
         self.graph.recomputed.push(Recomputed { ops, until: Some(self.ops() - 1) });
+    }
+
+    /// What is written from here on belongs to a part of the model; the part before.
+    pub fn belong(&mut self, owner: Owner) -> Owner {
+        std::mem::replace(&mut self.owner, owner)
     }
 
     /// What is written runs on a side stream.

@@ -20,7 +20,7 @@ use super::decoder::{Decoder, bare};
 use super::experts::chosen;
 use super::keys::Keys;
 use super::limits::{EXPERTS, FFN, HEAD_DIM, HEADS, LAYERS, LENGTH, PATTERN, VOCAB, WIDTH};
-use super::mixers::{believed, mamba};
+use super::mixers::{believed, gated_delta, mamba};
 use crate::model::experts::{Experts, Router, Score};
 use crate::model::layer::stand_together;
 use crate::model::{
@@ -168,18 +168,7 @@ fn mixer(keys: &Keys<'_>, width: u64) -> Result<Mixer, ModelError> {
                 value_dim: keys.size(&["value_dim"], HEAD_DIM)?,
                 conv: keys.size_or("conv", PATTERN, 4, 4)?,
             };
-            let (key, value) = ((delta.key_heads, delta.key_dim), (delta.value_heads, delta.value_dim));
-            believed(keys, &[("key heads", key.0, key.1), ("value heads", value.0, value.1)])?;
-            if !delta.value_heads.is_multiple_of(delta.key_heads) {
-                return Err(ModelError::Misfit {
-                    file: keys.file(),
-                    left: format!("{} value heads", delta.value_heads),
-                    right: format!("{} key heads", delta.key_heads),
-                    rule: "the first must be a multiple of the second",
-                    remedy: "check \"value_heads\" and \"key_heads\"",
-                });
-            }
-            Mixer::GatedDelta(delta)
+            Mixer::GatedDelta(gated_delta(keys, delta, "check \"value_heads\" and \"key_heads\"")?)
         }
         other => {
             let value = other.map_or(Value::Null, Value::from);

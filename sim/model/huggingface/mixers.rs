@@ -6,7 +6,7 @@ use super::ModelError;
 use super::decoder::Decoder;
 use super::keys::Keys;
 use super::limits::WIDTH;
-use crate::model::{FeedForward, Layer, Mamba2, Mixer};
+use crate::model::{FeedForward, GatedDelta, Layer, Mamba2, Mixer};
 
 /// Keys of mixers that cost a training step nothing: initial values, limits of dt, types of caches.
 const HARMLESS: [&str; 20] = [
@@ -75,6 +75,22 @@ pub(super) fn mamba(keys: &Keys<'_>, width: u64, sizes: Mamba2) -> Result<Mamba2
                 format!("{}, which is what heads of the mixer take of the width", sizes.inner() as f64 / width as f64);
             return Err(keys.wrong(key, &Value::from(expand), expected));
         }
+    }
+    Ok(sizes)
+}
+
+/// A gated DeltaNet whose sizes go together; `remedy` names the keys that say how many heads there are.
+pub(super) fn gated_delta(keys: &Keys<'_>, sizes: GatedDelta, remedy: &'static str) -> Result<GatedDelta, ModelError> {
+    let (key, value) = ((sizes.key_heads, sizes.key_dim), (sizes.value_heads, sizes.value_dim));
+    believed(keys, &[("key heads", key.0, key.1), ("value heads", value.0, value.1)])?;
+    if !sizes.value_heads.is_multiple_of(sizes.key_heads) {
+        return Err(ModelError::Misfit {
+            file: keys.file(),
+            left: format!("{} value heads", sizes.value_heads),
+            right: format!("{} key heads", sizes.key_heads),
+            rule: "the first must be a multiple of the second",
+            remedy,
+        });
     }
     Ok(sizes)
 }

@@ -5,7 +5,7 @@ use super::decoder::{COMMON, Decoder, activation, rope, sized};
 use super::experts::{dense_first, routed, width};
 use super::keys::Keys;
 use super::limits::{FFN, HEAD_DIM, HEADS, PATTERN};
-use super::mixers::{believed, listed};
+use super::mixers::{gated_delta, listed};
 use crate::model::experts::{Experts, Router};
 use crate::model::{Activation, GatedDelta, Gating, Layer, Mixer, QkNorm};
 
@@ -20,17 +20,7 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
         value_dim: keys.size_or("linear_value_head_dim", HEAD_DIM, 128, 128)?, // Qwen3NextConfig
         conv: keys.size_or("linear_conv_kernel_dim", PATTERN, 4, 4)?,    // Qwen3NextConfig
     };
-    let (keys_of, values) = ((delta.key_heads, delta.key_dim), (delta.value_heads, delta.value_dim));
-    believed(keys, &[("key heads", keys_of.0, keys_of.1), ("value heads", values.0, values.1)])?;
-    if !delta.value_heads.is_multiple_of(delta.key_heads) {
-        return Err(ModelError::Misfit {
-            file: keys.file(),
-            left: format!("{} value heads", delta.value_heads),
-            right: format!("{} key heads", delta.key_heads),
-            rule: "the first must be a multiple of the second",
-            remedy: "check \"linear_num_value_heads\" and \"linear_num_key_heads\"",
-        });
-    }
+    let delta = gated_delta(keys, delta, "check \"linear_num_value_heads\" and \"linear_num_key_heads\"")?;
     let attention_bias = keys.flag("attention_bias", false)?; // Qwen3NextConfig
     let experts = routed(keys, &["num_experts"], &["num_experts_per_tok"], width(keys)?)?;
     let decoder = Decoder {

@@ -2,6 +2,7 @@
 
 use super::{Attention, GatedDelta, LatentAttention, Mamba2};
 use crate::model::parts::Norm;
+use crate::program::Owner;
 
 /// What mixes tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
@@ -105,6 +106,17 @@ impl Mixer {
             Mixer::Attention(attention) => attention.heads * attention.head_dim,
             Mixer::Latent(latent) => latent.heads * (latent.head_dim() + latent.value) / 2,
             Mixer::Mamba2(_) | Mixer::GatedDelta(_) | Mixer::None => 0,
+        }
+    }
+
+    /// The part of the model that its operators belong to.
+    pub fn owner(&self) -> Owner {
+        match self {
+            Mixer::Attention(_) => Owner::Attention,
+            Mixer::Latent(_) => Owner::Latent,
+            Mixer::Mamba2(_) => Owner::Mamba2,
+            Mixer::GatedDelta(_) => Owner::GatedDelta,
+            Mixer::None => Owner::Rest,
         }
     }
 

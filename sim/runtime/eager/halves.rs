@@ -129,6 +129,7 @@ impl Eager {
     fn weight_gradients(&mut self, graph: &Graph, index: usize, frame: &Frame) -> Vec<(usize, Storage, DType)> {
         let op = &graph.ops[index];
         let input = &graph.values[op.inputs[0]];
+        let outside = self.program.at_work(op.owner);
         let mut made = vec![];
         if let OpKind::Linear { inputs, outputs } = op.kind {
             let tokens = input.elements / inputs;
@@ -149,6 +150,8 @@ impl Eager {
             let to = self.leaves.dtype.unwrap_or(dtype);
             (frame.params.index(param), self.cast_gradient(storage, dtype, to), to)
         });
-        stored.collect()
+        let stored = stored.collect();
+        self.program.enter(outside);
+        stored
     }
 }

@@ -5,7 +5,7 @@ use super::shape::MatmulShape;
 use std::fmt::Debug;
 
 use super::storage::Storage;
-use crate::program::{Builder, DType};
+use crate::program::{Builder, DType, Owner};
 
 /// A point of a chunk's run at which a training step may have hooks: around its blocks, and around its backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +70,8 @@ pub struct WeightWork {
     pub(super) gathers: bool,
     /// The linear's input and the gradient of its output.
     pub(super) held: [Storage; 2],
+    /// The part of the model that the linear belongs to.
+    pub(super) owner: Owner,
 }
 
 impl MainGradients {

@@ -35,7 +35,7 @@ impl Eager {
         dispatch: Dispatch,
         cached: &[Storage],
     ) {
-        let before = self.stream;
+        let (before, outside) = (self.stream, self.program.at_work(op.owner));
         if !graph.order.is_empty()
             && let Some(side) = self.side()
         {
@@ -47,14 +47,22 @@ impl Eager {
         }
         self.run_here(graph, op, frame, results, dispatch, cached);
         self.stream = before;
+        self.program.enter(outside);
     }
 
     /// An operator's backward on its stream, behind the gradients it is given.
     pub(super) fn node(&mut self, node: Node<'_>, frame: &mut Frame) {
-        let Node { graph, op, .. } = node;
-        if graph.order.is_empty() {
-            return self.node_here(node, frame);
+        let outside = self.program.at_work(node.op.owner);
+        if node.graph.order.is_empty() {
+            self.node_here(node, frame);
+        } else {
+            self.node_on_its_stream(node, frame);
         }
+        self.program.enter(outside);
+    }
+
+    fn node_on_its_stream(&mut self, node: Node<'_>, frame: &mut Frame) {
+        let Node { graph, op, .. } = node;
         let (before, own) = (self.stream, self.stream_of(op));
         self.stream = own;
         let came = frame.came.extract_if(.., |(value, _)| op.outputs.contains(value)).collect::<Vec<_>>();

@@ -55,6 +55,7 @@ fn inside(graph: &Graph, op: &Op, ranks: u64) -> Graph {
     let dims = Dims { s: outside.s * ranks, n: outside.n / ranks, k: (outside.k / ranks).max(1), ..outside };
     let dtype = graph.values[op.inputs[0]].dtype;
     let (mut inner, query) = GraphBuilder::new("attention", dims, dtype, ("xq_BSNH", BSNH, dtype));
+    inner.belong(op.owner);
     let [key, value] = ["xk_BSKH", "xv_BSKH"].map(|name| inner.input(name, BSKH, dtype));
     let out = inner.op(op.module, op.kind, &[query, key, value], &[], ("xo_BSNH", BSNH));
     Graph { causal: graph.causal, ..inner.finish(out) }

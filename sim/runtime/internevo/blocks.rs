@@ -8,7 +8,7 @@ use crate::model::internlm::InternLmOp;
 use crate::model::megatron::{Bias, MegatronOp, Reads};
 use crate::model::tensor::TensorParallel;
 use crate::model::{Activation, Attention, Layer};
-use crate::program::DType;
+use crate::program::{DType, Owner};
 use crate::runtime::megatron::{Modules, Recompute, Split};
 
 const BS: &[Axis] = &[Axis::B, Axis::S];
@@ -46,6 +46,7 @@ fn linear(inputs: u64, outputs: u64, reads: Reads, biased: bool) -> OpKind {
 /// The embedding. Inputs: tokens, positions.
 fn embedding(job: &Split) -> Graph {
     let (mut g, tokens, dims) = builder(job, "embedding", ("tokens_BS", BS));
+    g.belong(Owner::Embedding);
     g.input("positions_BS", BS, job.dtype);
     let table = g.table("word_embeddings.weight", job.model.vocab, dims.d / dims.tensor.ranks);
     let out = g.op("embedding", OpKind::InternLm(InternLmOp::Embed), &[tokens], &[table], ("h_BSD", BSD));
@@ -74,6 +75,7 @@ fn block(job: &Split, layer: &Layer) -> Graph {
     // A block that runs again as a whole has no norms that do so on their own.
     let recompute = job.block.recompute == Recompute::None;
     let norm = |adds| OpKind::InternLm(InternLmOp::Norm { adds, recompute });
+    g.belong(Owner::Attention);
     let hn = g.op("norm1", norm(false), &[x], &[norm1], ("xn_BSD", BSD));
     let kind = linear(d, 3 * n * h, copied(dims), qkv.len() > 1);
     let mixed = g.op("mixer.Wqkv", kind, &[hn], &qkv, ("xqkv_BSQH", BSQH));
@@ -84,6 +86,7 @@ fn block(job: &Split, layer: &Layer) -> Graph {
     let attended = summed(&mut g, ("mixer.out_proj", kind), (context, &out), dims);
     g.drop_values(&[turned, context, hn]);
 
+    g.belong(Owner::Dense);
     let outputs = [("xn_BSD", BSD, job.dtype), ("h_BSD", BSD, job.dtype)];
     let [hn, h1] = g.op_all("norm2", norm(true), &[attended, x], &[norm2], outputs);
     g.drop_values(&[attended]);
@@ -121,6 +124,7 @@ fn summed(
 fn head(job: &Split) -> Graph {
     let (mut g, x, dims) = builder(job, "head", ("h_BSD", BSD));
     g.input("labels_BS", BS, DType::Fp32);
+    g.belong(Owner::Head);
     let norm = g.param("norm.weight", dims.d, 1);
     let weight = g.table("head.weight", dims.v, dims.d);
     let kind = OpKind::InternLm(InternLmOp::Norm { adds: false, recompute: false });

@@ -12,7 +12,7 @@ use crate::model::latent::LatentAttention;
 use crate::model::layer::{self, Mamba2};
 use crate::model::megatron::{Bias, MegatronOp};
 use crate::model::{Activation, FeedForward, Gating, Layer, Mixer, Position};
-use crate::plan::megatron::{Core, Recompute, Split};
+use crate::plan::megatron::{Core, Recompute, RecomputeModules, Split};
 
 const BSF: &[Axis] = &[Axis::S, Axis::B, Axis::F];
 const BSNH: &[Axis] = &[Axis::S, Axis::B, Axis::N, Axis::H];
@@ -72,6 +72,19 @@ pub(super) fn block_params(m: &mut Modules, layer: &Layer) -> BlockParams {
 /// A block's operators on the hidden state, under a mask.
 pub(super) fn block_of(m: &mut Modules, [x, mask]: [ValueId; 2], (layer, params): (&Layer, &BlockParams)) -> ValueId {
     let (again, first) = (m.job.block.recompute_modules, m.g.ops());
+    let outside = m.g.belong(layer.mixer.owner());
+    let out = halves_of(m, [x, mask], (layer, params), (again, first));
+    m.g.belong(outside);
+    out
+}
+
+/// A block's mixer and its feed-forward, as far as it has them.
+fn halves_of(
+    m: &mut Modules,
+    [x, mask]: [ValueId; 2],
+    (layer, params): (&Layer, &BlockParams),
+    (again, first): (RecomputeModules, usize),
+) -> ValueId {
     let mixed = match &params.mixes {
         Mixes::Latent(latent, params) => {
             let (out, xn) = latent::attention(m, *latent, [x, mask], params);
@@ -95,6 +108,7 @@ pub(super) fn block_of(m: &mut Modules, [x, mask]: [ValueId; 2], (layer, params)
         m.g.drop_values(&[mixed]);
         m.g.drop_values(&held);
     }
+    m.g.belong(layer.feed_forward.owner());
     // A block's input is its caller's.
     let own: &[ValueId] = if h1 == x { &[] } else { &[h1] };
     if let (FeedForward::Experts(experts), Some(mixture)) = (&layer.feed_forward, &params.mixture) {

@@ -9,7 +9,7 @@ use crate::model::Position;
 use crate::model::graph::{Axis, Graph, OpKind};
 use crate::model::megatron::MegatronOp;
 use crate::plan::megatron::Split;
-use crate::program::DType;
+use crate::program::{DType, Owner};
 
 /// Which ends of the model a chunk has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,7 @@ fn summed_embedding(job: &Split) -> Graph {
 
 fn embedded(job: &Split, input: (&'static str, &'static [Axis]), summed: bool) -> Graph {
     let (mut m, tokens) = modules(job, "embedding", input);
+    m.g.belong(Owner::Embedding);
     let positions = m.g.input("positions_BS", BS, job.dtype);
     let mut params = vec![];
     if !summed {
@@ -69,6 +70,7 @@ fn head(job: &Split) -> Graph {
         return mtp::head(job);
     }
     let (mut m, x) = modules(job, "head", ("h_LBD", BLD));
+    m.g.belong(Owner::Head);
     let mask = m.g.input("loss_mask_BS", BS, DType::Fp32);
     let ln = m.norm_params("decoder.final_layernorm.weight", "decoder.final_layernorm.bias");
     let weight = m.g.table("output_layer.weight", m.dims.v, m.dims.d);
@@ -92,6 +94,7 @@ fn head(job: &Split) -> Graph {
 /// hands on from a pipeline's last rank.
 fn last_norm(job: &Split) -> Graph {
     let (mut m, x) = modules(job, "last norm", ("h_LBD", BLD));
+    m.g.belong(Owner::Head);
     m.g.input("loss_mask_BS", BS, DType::Fp32);
     let ln = m.norm_params("decoder.final_layernorm.weight", "decoder.final_layernorm.bias");
     let xn = m.norm("decoder.final_layernorm", x, &ln);

@@ -18,7 +18,7 @@ use crate::model::Position;
 use crate::model::graph::{Axis, Graph, Op, OpKind, ValueId};
 use crate::model::megatron::{Bias, MegatronOp, MtpOp};
 use crate::plan::megatron::{Implementation, Recompute, Split};
-use crate::program::DType;
+use crate::program::{DType, Owner};
 use crate::runtime::Refusal;
 use crate::schedule::Placement;
 
@@ -81,6 +81,7 @@ pub(super) fn norm_apart(job: &Split) -> bool {
 /// That norm. Inputs: the hidden state, the loss mask, which it does not read.
 pub(super) fn norm(job: &Split) -> Graph {
     let (mut m, x) = builder::modules(job, "final norm", ("h_LBD", BLD));
+    m.g.belong(Owner::Head);
     m.g.input("loss_mask_BS", BS, DType::Fp32);
     let params = m.norm_params("decoder.final_layernorm.weight", "decoder.final_layernorm.bias");
     let xn = m.norm("decoder.final_layernorm", x, &params);
@@ -170,6 +171,7 @@ impl Modules<'_> {
 /// What stands behind the last block: the final norm, the modules, the head and the loss of each and of the model itself.
 pub(super) fn head(job: &Split) -> Graph {
     let (mut m, x) = builder::modules(job, "head", ("h_LBD", BLD));
+    m.g.belong(Owner::Head);
     let loss_mask = m.g.input("loss_mask_BS", BS, DType::Fp32);
     let [tokens, labels, positions] =
         ["tokens_BS", "labels_BS", "positions_BS"].map(|name| m.g.input(name, BS, DType::Int64));

@@ -6,7 +6,7 @@ use crate::model::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
 use crate::model::megatron::MegatronOp;
 use crate::model::nanotron::NanotronOp;
 use crate::model::tensor::TensorParallel;
-use crate::program::DType;
+use crate::program::{DType, Owner};
 use crate::runtime::megatron::{Modules, Split};
 
 const BS: &[Axis] = &[Axis::B, Axis::S];
@@ -45,6 +45,7 @@ fn norm(dims: Dims) -> OpKind {
 /// `TensorParallelEmbedding`. Inputs: tokens, positions.
 fn embedding(job: &Split) -> Graph {
     let (mut g, tokens, dims) = builder(job, "embedding", ("tokens_BS", BS));
+    g.belong(Owner::Embedding);
     let positions = g.input("positions_BS", BS, job.dtype);
     let table = g.table("word_embeddings.weight", dims.v, dims.d);
     let kind = OpKind::Megatron(MegatronOp::Embed { learned: false, dropout: false, summed: false });
@@ -64,6 +65,7 @@ fn block(job: &Split, regather: bool) -> Graph {
     let gate_up = g.param("mlp.gate_up_proj.weight", 2 * f, d);
     let down = g.param("mlp.down_proj.weight", d, f);
 
+    g.belong(Owner::Attention);
     let hn = g.op("input_layernorm", norm(dims), &[x], &[input_norm], ("xn_LBD", BLD));
     let kind = own(NanotronOp::Column { inputs: d, outputs: (n + 2 * k) * h, regather });
     let mixed = g.op("attn.qkv_proj", kind, &[hn], &[qkv], ("xqkv_SBQH", BSQH));
@@ -80,6 +82,7 @@ fn block(job: &Split, regather: bool) -> Graph {
     let h1 = g.op("residual", OpKind::ADD, &[attended, x], &[], ("h_LBD", BLD));
     g.drop_values(&[attended]);
 
+    g.belong(Owner::Dense);
     let hn = g.op("post_attention_layernorm", norm(dims), &[h1], &[second_norm], ("xn_LBD", BLD));
     let kind = own(NanotronOp::Column { inputs: d, outputs: 2 * f, regather });
     let up = g.op("mlp.gate_up_proj", kind, &[hn], &[gate_up], ("up_SBF", BSF));
@@ -100,6 +103,7 @@ fn block(job: &Split, regather: bool) -> Graph {
 fn head(job: &Split, regather: bool) -> Graph {
     let (mut g, x, dims) = builder(job, "head", ("h_LBD", BLD));
     let mask = g.input("label_mask_BS", BS, DType::Fp32);
+    g.belong(Owner::Head);
     let (d, v) = (dims.d, dims.v);
     let weight_norm = g.param("final_layer_norm.weight", d, 1);
     let weight = g.table("output_layer.weight", v, d);

@@ -81,7 +81,7 @@ const EACH: u64 = 16;
 
 impl Tape {
     pub(super) fn new() -> Tape {
-        let (pass, scope) = (Pass::Forward, ScopeId(0));
+        let (pass, scope) = (Pass::Forward, ScopeId::default());
         Tape { steps: vec![], values: vec![], pass, scope, joins: vec![], last: None, budget: Budget::unlimited() }
     }
 

@@ -81,12 +81,12 @@ impl<'j> Training<'j> {
         let streams = streams(job);
         let mut program = Builder::within(budget, job.ranks(), &streams);
         let mut scopes = Scopes {
-            root: ScopeId(0),
+            root: ScopeId::default(),
             embedding: program.add_scope("tok_embeddings".to_owned()),
             blocks: (0..job.model.layers.count()).map(|layer| program.add_scope(format!("layers.{layer}"))).collect(),
             head: program.add_scope("norm, output".to_owned()),
             optimizer: program.add_scope("optimizer".to_owned()),
-            metrics: ScopeId(0),
+            metrics: ScopeId::default(),
         };
         if job.training_loop.train_metrics > 0 {
             scopes.metrics = program.add_scope("metrics".to_owned());

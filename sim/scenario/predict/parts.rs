@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::class::Class;
 use crate::cost::{Backend, Basis};
 use crate::engine::{Breakdown, Busy, Costs, Round, Timeline};
-use crate::program::{Collective, DType, Dispatch, Instr, Pass, Program, TransferId, Work};
+use crate::program::{Collective, DType, Dispatch, Instr, Owner, Pass, Program, TransferId, Work};
 use crate::units::{Flops, Time};
 
 /// A part of the step.
@@ -88,6 +88,8 @@ pub struct Counts {
     pub(super) host: [u64; Dispatch::COUNT],
     /// FLOPs of the step, without the optimizer's.
     pub flops: Flops,
+    /// The same of each part of the model ([`Owner::ALL`]).
+    pub(super) owners: [Flops; Owner::COUNT],
 }
 
 impl Counts {
@@ -99,10 +101,14 @@ impl Counts {
             exchanges: vec![0; program.exchanges.len()],
             host: [0; Dispatch::COUNT],
             flops: program.flops,
+            owners: [Flops(0); Owner::COUNT],
         };
         for instr in &program.step {
             match instr {
-                Instr::Launch { kernel, .. } => counts.kernels[kernel.0 as usize] += 1,
+                Instr::Launch { kernel, scope, .. } => {
+                    counts.kernels[kernel.0 as usize] += 1;
+                    counts.owners[scope.part()] += program.kernel(*kernel).model_flops();
+                }
                 Instr::Collective { comm, .. } => counts.comms[comm.0 as usize] += 1,
                 Instr::Exchange { exchange, .. } => counts.exchanges[exchange.0 as usize] += 1,
                 Instr::Host { dispatch, count } => counts.host[*dispatch as usize] += u64::from(*count),
@@ -124,6 +130,9 @@ impl Counts {
         let launched = program.kernels.iter().zip(&round.kernels);
         let flops: u128 = launched.map(|(kernel, &count)| kernel.model_flops().0 * u128::from(count)).sum();
         self.flops = Flops(self.flops.0 + flops * u128::from(further));
+        for (sum, more) in self.owners.iter_mut().zip(round.flops) {
+            sum.0 += more.0 * u128::from(further);
+        }
     }
 
     /// The time of all these, one after the other, but for launches \[ps\].

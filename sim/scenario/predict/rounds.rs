@@ -221,7 +221,11 @@ fn from_three(scenario: &Scenario, settings: Settings, runs: Runs) -> Result<Opt
         ] {
             far.iter_mut().zip(near).for_each(|(far, &near)| *far = line(near, *far));
         }
-        counts.flops = Flops(counts.flops.0 + (counts.flops.0 - before.flops.0) * u128::from(all - c));
+        let flops = |far: Flops, near: Flops| Flops(far.0 + (far.0 - near.0) * u128::from(all - c));
+        counts.flops = flops(counts.flops, before.flops);
+        for (far, &near) in counts.owners.iter_mut().zip(&before.owners) {
+            *far = flops(*far, near);
+        }
     }
     Ok(Some(Flown { timeline, ..third }))
 }
@@ -324,7 +328,7 @@ mod tests {
                 (&all.kernels, &all.comms, &all.exchanges),
                 "{keys}"
             );
-            assert_eq!(few.flops, all.flops, "{keys}");
+            assert_eq!((few.flops, few.owners), (all.flops, all.owners), "{keys}");
         }
     }
 

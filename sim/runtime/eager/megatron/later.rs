@@ -21,7 +21,7 @@ impl Eager {
             return false;
         }
         let held = held.iter().map(|&storage| self.retain(storage)).collect();
-        let later = Later { left, held, params: vec![] };
+        let later = Later { left, held, params: vec![], owner: self.program.scope().owner() };
         if let Some(list) = self.delayed() {
             list.push(later);
         }

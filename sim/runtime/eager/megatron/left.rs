@@ -3,7 +3,7 @@
 use super::super::Storage;
 use super::super::shape::MatmulShape;
 use super::expert_sizes::Sizes;
-use crate::program::DType;
+use crate::program::{DType, Owner};
 
 /// What a weight's gradient is made by.
 #[derive(Clone, Copy, Debug)]
@@ -21,4 +21,6 @@ pub struct Later {
     /// What is multiplied.
     pub(super) held: Vec<Storage>,
     pub(super) params: Vec<usize>,
+    /// The part of the model that the module belongs to.
+    pub(super) owner: Owner,
 }

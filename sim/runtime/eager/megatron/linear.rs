@@ -172,7 +172,8 @@ impl Eager {
         let held = held.map(|storage| self.retain(storage));
         let shape = MatmulShape { m: linear.outputs, n: linear.inputs, k: linear.tokens };
         let gathers = linear.reads == Reads::Gathered;
-        let work = WeightWork { param, shape, dtype: linear.dtype, gathers, held };
+        let owner = self.program.scope().owner();
+        let work = WeightWork { param, shape, dtype: linear.dtype, gathers, held, owner };
         if let Some(WeightGradients::Deferred(list)) =
             self.framework.megatron_mut().map(|megatron| &mut megatron.weights)
         {
@@ -184,7 +185,8 @@ impl Eager {
     /// gradients by its matmul. A part of a sequence is gathered first, and waited for.
     pub fn run_deferred(&mut self, list: Vec<WeightWork>) {
         let dispatch = self.settings.backward;
-        for WeightWork { param, shape, dtype, gathers, held } in list {
+        for WeightWork { param, shape, dtype, gathers, held, owner } in list {
+            let before = self.program.at_work(owner);
             if gathers {
                 let MatmulShape { n: inputs, k: tokens, .. } = shape;
                 self.exchange_now(Collective::AllGather, tokens * inputs * dtype.bytes(), dtype);
@@ -194,6 +196,7 @@ impl Eager {
             for storage in held {
                 self.release(storage);
             }
+            self.program.enter(before);
         }
     }
 

@@ -152,7 +152,7 @@ mod tests {
             unshard_in_backward: true,
             cpu_offload: false,
         };
-        Handle::new(&Group::new(ScopeId(0), params, Reshard::Always), &config, settings)
+        Handle::new(&Group::new(ScopeId::default(), params, Reshard::Always), &config, settings)
     }
 
     #[test]

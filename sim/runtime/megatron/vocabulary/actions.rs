@@ -1,6 +1,6 @@
 //! The schedule's actions where pipeline ranks share the vocabulary.
 
-use crate::program::{Category, DType, Pass};
+use crate::program::{Category, DType, Owner, Pass};
 use crate::runtime::eager::COMPUTE;
 use crate::runtime::eager::vocabulary_parallel::Cast;
 use crate::runtime::megatron::state::{Key, Open, Rank};
@@ -10,12 +10,12 @@ impl Rank<'_> {
     /// An action beside the blocks'.
     pub(in crate::runtime::megatron) fn of_vocabulary(&mut self, action: Action) {
         let micro_batch = action.microbatch;
-        let (scope, pass) = match action.kind {
-            Kind::Embed | Kind::SumEmbed | Kind::WaitSumEmbed => (2, Pass::Forward),
-            Kind::ShareGradient | Kind::EmbedBackward => (2, Pass::Backward),
-            _ => (1, Pass::Forward),
+        let (scope, owner, pass) = match action.kind {
+            Kind::Embed | Kind::SumEmbed | Kind::WaitSumEmbed => (2, Owner::Embedding, Pass::Forward),
+            Kind::ShareGradient | Kind::EmbedBackward => (2, Owner::Embedding, Pass::Backward),
+            _ => (1, Owner::Head, Pass::Forward),
         };
-        let before = (self.eager.program.enter(self.scopes[scope]), self.eager.program.set_pass(pass));
+        let before = (self.eager.program.enter(self.scopes[scope].of(owner)), self.eager.program.set_pass(pass));
         match action.kind {
             Kind::Embed => self.look_up(micro_batch),
             Kind::SumEmbed => self.sum_words(),
