@@ -11,7 +11,7 @@ use windtunnel::scenario::Scenario;
 use windtunnel::units::Bytes;
 
 /// The config of cases without transformers' classes: lora.py's Llama.
-const LLAMA: &str = r#"{"model_type": "llama", "vocab_size": 32000, "num_hidden_layers": 3, "hidden_size": 2048, "intermediate_size": 5632,
+const LLAMA: &str = r#"{"model_type": "llama", "vocab_size": WORDS, "num_hidden_layers": 3, "hidden_size": 2048, "intermediate_size": 5632,
     "num_attention_heads": 16, "num_key_value_heads": 4, "max_position_embeddings": 8192, "tie_word_embeddings": false}"#;
 
 fn folder() -> PathBuf {
@@ -80,7 +80,8 @@ fn all(masked: bool) -> Vec<(Value, Program, MemoryReport)> {
     let folder = folder();
     let read = |case: &Value| {
         let id = case["id"].as_str().unwrap();
-        let config = case.get("config").map_or_else(|| LLAMA.to_owned(), Value::to_string);
+        let config =
+            case.get("config").map_or_else(|| LLAMA.replace("WORDS", &case["words"].to_string()), Value::to_string);
         let name = format!("{id}-{masked}.json");
         std::fs::write(folder.join(&name), config).unwrap();
         let beside = folder.join("scenario.toml").display().to_string();

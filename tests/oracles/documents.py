@@ -28,9 +28,10 @@ CASES = {
     "varlen-1024": dict(VARLEN, length=1024),
     "varlen-long": dict(VARLEN, seq=8192, length=512),
     "varlen-batch": dict(VARLEN, bs=2, length=128),
-    # So many that what backward keeps for each is most of it.
-    "varlen-16": dict(VARLEN, length=16),
-    "varlen-16-full": dict(VARLEN, length=16, ac="full"),
+    # Many documents and few words: the step's peak lies in attention's backward, and most of it is what that keeps for each document.
+    "varlen-16": dict(VARLEN, length=16, words=1024),
+    "varlen-64-words": dict(VARLEN, length=64, words=1024),
+    "varlen-16-full": dict(VARLEN, length=16, ac="full", words=1024),
     "varlen-full": dict(VARLEN, length=128, ac="full"),
     "varlen-selective": dict(VARLEN, length=128, ac="selective_op"),
     "varlen-fsdp2": dict(VARLEN, world=8, length=128, mp="mixed"),
@@ -44,11 +45,14 @@ CASES = {
     "flex-fsdp2-full": dict(FLEX, world=8, seq=8192, length=256, mp="mixed", ac="full"),
     "transformers-256": dict(HF, length=256),
     "transformers-64": dict(HF, length=64),
-    "transformers-16-full": dict(HF, length=16, ac="full"),
+    "transformers-16-full": dict(HF, length=16, ac="full", words=1024),
     "transformers-long": dict(HF, seq=8192, length=1024),
     "transformers-full": dict(HF, length=128, ac="full"),
     "transformers-lora": dict(HF, length=128, rank=16, modules=lora.ALL),
 }
+
+
+def sizes(c): return dict(lora.CONFIGS["llama"], vocab_size=c["words"])
 
 
 def documents(c): return c["bs"] * c["seq"] // c["length"]
@@ -131,7 +135,7 @@ def build_transformers(c):
     sys.modules.update({"flash_attn": package, "flash_attn.bert_padding": padding})
     from transformers import AutoConfig, AutoModelForCausalLM, modeling_flash_attention_utils as utils, modeling_utils
     utils._lazy_imports = lambda *arguments, **options: (never, flash_varlen, None, never, never)
-    config = AutoConfig.for_model(**lora.CONFIGS["llama"])
+    config = AutoConfig.for_model(**sizes(c))
     modeling_utils.PreTrainedModel._flash_attn_2_can_dispatch = lambda self, *a, **k: True
     modeling_utils.PreTrainedModel._flash_attn_can_dispatch = lambda self, *a, **k: True
     modeling_utils.PreTrainedModel._check_and_adjust_attn_implementation = lambda self, given, *a, **k: "flash_attention_2"
@@ -160,6 +164,7 @@ def run(c):
     before = lambda: None
     if c["code"] == "transformers": m = build_transformers(c)
     else:
+        lora.V = c["words"]
         lora.Attention = {"varlen": Varlen, "flex": Flex}[c["code"]]
         Varlen.ends, Varlen.longest = ends, c["length"]
         if c["ac"] == "selective_op": lora.selective = selective
@@ -203,7 +208,7 @@ def run(c):
     of_phases = {k: v for k, v in phases.items() if k != "init"}
     got = dict(c, trained=sum(p.numel() for p in trained), peak_allocated=max(p["peak"] for p in of_phases.values()), peak_reserved=reserved,
                phases=of_phases, init=phases["init"]["end"])
-    if c["code"] == "transformers": got["config"] = lora.CONFIGS["llama"]
+    if c["code"] == "transformers": got["config"] = sizes(c)
     if c["code"] != "flex":
         # What `cu_seqlens` holds cannot be read here: it is told.
         flop_counter._offsets_to_lengths = lambda ends, longest: [c["length"]] * documents(c)
@@ -252,7 +257,7 @@ if __name__ == "__main__":
     cases = []
     for name, over in CASES.items():
         if wanted and name not in wanted: continue
-        got = dict(id=name, **child({**lora.BASE, **over}))
+        got = dict(id=name, **child({**lora.BASE, "words": 32000, **over}))
         print(name, got.get("error") or (got["peak_allocated"], got["peak_reserved"]), flush=True)
         cases.append(got)
     note = "torch " + torch.__version__

@@ -39,6 +39,7 @@ fn stand_in(what: &str) -> Value {
         "N" => json!({"type": "integer"}),
         "X" => json!({"type": "number"}),
         "[…]" => json!({"type": "array"}),
+        "{…}" => json!({"type": "object"}),
         other => panic!("{other} stands for no value"),
     }
 }

@@ -251,8 +251,8 @@ pub(super) const BATCH_KEYS: Table = Table {
             "How long the documents are that are packed into a sequence, with attention that stays inside each. Without the key attention sees the whole sequence.",
         )
         .instead(&[
-            (XLA, "masks by segment hide no block that is computed: remove the key"),
-            (OTHERS, "a mask by document is simulated under fsdp2, fsdp1, ddp, single_device and megatron: remove the key"),
+            (XLA, "masks by segment hide no block that is computed: remove batch.documents"),
+            (OTHERS, "a mask by document is simulated under fsdp2, fsdp1, ddp, single_device and megatron: remove batch.documents"),
         ]),
         Key::new(
             "packing",
