@@ -100,7 +100,10 @@ const REFUSED: &[(&str, &str)] = &[
     ("batch.documents = { lognormal = { mean = 50.0,sigma = -1.0 } }", "lognormal.sigma = -1"),
     ("batch.documents = { squares = 127 }", "from 128 to 16384"),
     ("batch.documents = { squares = 16385 }", "from 128 to 16384"),
-    ("batch.documents = { length = 32 }, mesh.cp = 2, mesh.dp_shard = 4, compile.blocks = true", "ranks share a sequence"),
+    (
+        "batch.documents = { length = 32 }, mesh.cp = 2, mesh.dp_shard = 4, compile.blocks = true",
+        "ranks share a sequence",
+    ),
     ("batch.documents = { length = 32 }, attention.unpad = true", "bert_padding"),
     (
         "batch.documents = { length = 32 }, attention.deterministic = true, attention.backend = 'flash2'",

@@ -12,7 +12,8 @@ const WIDEST: f64 = 3.0;
 /// Lengths that a file may list.
 const MOST_LENGTHS: usize = 1 << 16;
 
-const KEY: &str = "batch.documents";
+/// The key.
+pub(super) const KEY: &str = "batch.documents";
 const PACKING: &str = "batch.packing";
 
 /// Documents of a sequence; none: attention sees the whole sequence.

@@ -6,6 +6,8 @@ use crate::runtime::Refusal;
 
 /// The key that says so.
 const KEY: &str = "batch.documents";
+/// What to write instead: attention is then priced over the whole sequence.
+const WITHOUT: &str = "remove batch.documents";
 
 /// The first thing that has none.
 pub(super) fn refuses(job: &Split) -> Option<Refusal> {
@@ -16,20 +18,26 @@ pub(super) fn refuses(job: &Split) -> Option<Refusal> {
         (
             !(engine && job.block.core == Core::Flash),
             Refusal::new("documents-flash-core", "a mask by document without Transformer Engine's flash attention")
-                .on(KEY),
+                .on(KEY)
+                .instead(WITHOUT),
         ),
         (
             job.mesh.cp > 1,
             Refusal::new("documents-shared-sequence", "documents of a sequence that context-parallel ranks share")
-                .on(KEY),
+                .on(KEY)
+                .instead(WITHOUT),
         ),
         (
             job.model.has_windows(),
-            Refusal::new("documents-sliding-window", "packed documents beside a sliding window").on(KEY),
+            Refusal::new("documents-sliding-window", "packed documents beside a sliding window")
+                .on(KEY)
+                .instead(WITHOUT),
         ),
         (
             job.model.layers.kinds().iter().any(|kind| scans(&kind.mixer)),
-            Refusal::new("documents-scans", "packed documents in layers of Mamba-2 or gated DeltaNet").on(KEY),
+            Refusal::new("documents-scans", "packed documents in layers of Mamba-2 or gated DeltaNet")
+                .on(KEY)
+                .instead(WITHOUT),
         ),
         (
             job.copies_gradients,
@@ -37,7 +45,8 @@ pub(super) fn refuses(job: &Split) -> Option<Refusal> {
                 "documents-deterministic-mode",
                 "a deterministic backward of attention inside packed documents",
             )
-            .on("megatron.deterministic_mode"),
+            .on("megatron.deterministic_mode")
+            .instead("write megatron.deterministic_mode = false, or remove batch.documents"),
         ),
     ])
 }
