@@ -14,6 +14,7 @@
 pub mod autocast;
 pub mod block;
 mod config;
+pub mod documents;
 pub mod drawn;
 pub mod experts;
 pub mod fuse;

@@ -25,6 +25,7 @@ pub use xla::XlaPlan;
 pub use zero::ZeroPlan;
 
 use crate::model::ModelConfig;
+use crate::model::documents::Documents;
 use crate::program::DType;
 use crate::schedule::Shape;
 
@@ -133,6 +134,15 @@ impl Plan {
             Parts::Whole(job) => job.seq,
             Parts::Split(job) => job.seq,
             Parts::Compiled(job) => job.seq,
+        }
+    }
+
+    /// Documents of a sequence, where attention stays inside each.
+    pub fn documents(&self) -> Option<Documents> {
+        match self.parts() {
+            Parts::Whole(job) => job.documents,
+            Parts::Split(job) => job.documents,
+            Parts::Compiled(_) => None,
         }
     }
 

@@ -15,6 +15,7 @@ mod classes;
 mod context;
 mod ddp;
 mod defaults;
+mod documents;
 mod draft;
 mod entry;
 pub mod error;

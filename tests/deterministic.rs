@@ -9,7 +9,17 @@ use windtunnel::scenario::Scenario;
 use crate::make::{self, MEGATRON, TINY, replaced};
 
 fn shape(head_dim: u64, causal: bool) -> AttentionShape {
-    AttentionShape { batch: 4, heads: 64, kv_heads: 8, queries: 8192, keys: 8192, head_dim, causal, window: None }
+    AttentionShape {
+        batch: 4,
+        heads: 64,
+        kv_heads: 8,
+        queries: 8192,
+        keys: 8192,
+        head_dim,
+        causal,
+        window: None,
+        squares: None,
+    }
 }
 
 /// Time of a deterministic backward over the other's.

@@ -17,7 +17,7 @@ use crate::keys::rows;
 use crate::pages::fresh;
 
 /// What a source file's refusals are of: the frameworks whose jobs it is asked about.
-const FRAMEWORKS: [(&str, &[&str]); 17] = [
+const FRAMEWORKS: [(&str, &[&str]); 18] = [
     (
         "framework.rs",
         &[
@@ -39,6 +39,7 @@ const FRAMEWORKS: [(&str, &[&str]); 17] = [
     ("megatron.rs", MEGATRON),
     ("megatron/adapter.rs", MEGATRON),
     ("megatron/chunk/", SPLIT),
+    ("megatron/documents.rs", MEGATRON),
     ("megatron/experts.rs", SPLIT),
     ("megatron/fsdp/", MEGATRON),
     ("megatron/latent.rs", SPLIT),

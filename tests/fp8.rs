@@ -64,6 +64,7 @@ fn job(matmuls: Matmuls, tp: u32) -> MegatronPlan {
             model: model(),
             batch: 1,
             seq: SEQ,
+            documents: None,
             micro_batches: 3,
             mesh: Mesh { tp, cp: 1, sharing: Sharing::ring(), dp: 2, pp: 1, ep: 1, etp: tp },
             sequence_parallel: tp > 1,

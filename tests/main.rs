@@ -22,6 +22,7 @@ mod defaults;
 mod determinism;
 mod deterministic;
 mod disks;
+mod documents;
 mod engine_linears;
 mod errors;
 mod every_key;

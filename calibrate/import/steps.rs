@@ -102,6 +102,7 @@ fn work<'r>(row: &Row<'r>) -> Result<(Work, Option<Backend>), &'r str> {
                 head_dim: number("head_dim")?,
                 causal: row.text("causal") == "True",
                 window: row.number("window").map(|keys| keys as u64),
+                squares: None,
             };
             let backward = row.text("backward") == "True";
             Ok((Work::Attention { shape, backward, dtype: DType::Bf16 }, Some(*backend.ok_or("backend")?)))

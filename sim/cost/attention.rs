@@ -10,6 +10,10 @@
 //! device pays that is not: with B·N·S/128 tiles on P processors the time rises by 0.8·P/tiles. On the published A100
 //! points for 4 to 64 heads this leaves 6 % median forward and 1.3 % backward.
 //!
+//! Where attention stays inside packed documents, pairs are those of the documents, and s is their mean length weighted by tokens,
+//! Q/S with Q the sum of squares: Σ l·(l + knee) over documents is then the same as Q + knee·S, so that each is priced at the rate of
+//! its own length.
+//!
 //! Splash attention on TPUs is told in which blocks to work. Blocks on the diagonal are computed whole, so that pairs grow
 //! as S·(S + block)/2: the knee is about the block. A backward pass that is not fused computes dQ and dK, dV in kernels of
 //! their own, seven matmuls for five; its FLOPs are counted as five here too.
@@ -33,6 +37,10 @@ pub const FLEX_OVER_FLASH2: [f64; 2] = [0.90, 0.85];
 
 /// Half-width of an 80 % interval around that: assumed, for other chips than A100.
 const FLEX_SPREAD: f64 = 0.2;
+
+/// Half-width of an 80 % interval around what a kernel over packed documents takes, beside the kernel's own: assumed. The sweeps that
+/// rates are fitted to have batches of one length.
+const DOCUMENTS_SPREAD: f64 = 0.2;
 
 /// Which library's kernels run attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, VariantArray)]
@@ -235,13 +243,21 @@ impl Attention {
         let (kernel, same) = self.nearest(asked, backward, shape);
         let matmuls = if backward { 5.0 } else { 2.0 };
         let flops = matmuls * 2.0 * shape.batch as f64 * shape.heads as f64 * pairs * shape.head_dim as f64;
-        let sequence = (shape.keys as f64).min(shape.window.map_or(f64::INFINITY, |w| w as f64)).max(1.0);
+        let seen = match shape.squares {
+            Some(squares) => squares as f64 / shape.queries as f64,
+            None => (shape.keys as f64).min(shape.window.map_or(f64::INFINITY, |w| w as f64)),
+        };
+        let sequence = seen.max(1.0);
         let slowed = if stands_in { FLEX_OVER_FLASH2[usize::from(backward)] } else { 1.0 };
         let rate = slowed * kernel.rate.0 * sequence / (sequence + kernel.knee);
         let seconds = self.launch + regime(flops / rate * (1.0 + 0.8 * self.processors / tiles), flops);
         let mut cost = if same { kernel.evidence.cost(seconds) } else { kernel.evidence.beyond(seconds) };
         if stands_in {
             cost = Cost { spread: cost.spread.max(FLEX_SPREAD), basis: cost.basis.and(Basis::Extrapolated), ..cost };
+        }
+        if shape.squares.is_some() {
+            let spread = libm::hypot(cost.spread, DOCUMENTS_SPREAD);
+            cost = Cost { spread, basis: cost.basis.and(Basis::Extrapolated), ..cost };
         }
         let thin = sequence < 512.0 || tiles < self.processors;
         Cost { basis: if thin { cost.basis.and(Basis::Interpolated) } else { cost.basis }, ..cost }
@@ -250,6 +266,9 @@ impl Attention {
 
 /// Query-key pairs of one head that the mask lets through.
 fn pairs(shape: &AttentionShape) -> f64 {
+    if let Some(squares) = shape.squares {
+        return if shape.causal { squares as f64 / 2.0 } else { squares as f64 };
+    }
     let (q, k) = (shape.queries as f64, shape.keys as f64);
     let seen = match (shape.causal, k >= q) {
         (false, _) => q * k,
@@ -272,12 +291,35 @@ mod tests {
     fn halves_of_a_windowed_sequence_see_what_the_whole_does() {
         let seen = |queries, keys, window| {
             let (batch, heads, kv_heads, head_dim) = (1, 1, 1, 64);
-            pairs(&AttentionShape { batch, heads, kv_heads, queries, keys, head_dim, causal: true, window })
+            pairs(&AttentionShape {
+                batch,
+                heads,
+                kv_heads,
+                queries,
+                keys,
+                head_dim,
+                causal: true,
+                window,
+                squares: None,
+            })
         };
         for window in [None, Some(1), Some(100), Some(512), Some(700)] {
             // The later half sees its window's keys of the earlier one.
             let later = window.map_or(1024, |window: u64| 512 + window.min(512));
             assert_eq!(seen(512, 512, window) + seen(512, later, window), seen(1024, 1024, window), "{window:?}");
         }
+    }
+
+    #[test]
+    fn documents_see_what_as_many_sequences_do() {
+        let (heads, kv_heads, head_dim, window) = (1, 1, 64, None);
+        let of = |batch, queries, squares| {
+            let keys = queries;
+            let shape =
+                AttentionShape { batch, heads, kv_heads, queries, keys, head_dim, causal: true, window, squares };
+            batch as f64 * pairs(&shape)
+        };
+        assert_eq!(of(1, 4096, Some(8 * 512 * 512)), of(8, 512, None));
+        assert_eq!(of(1, 4096, Some(4096 * 4096)), of(1, 4096, None));
     }
 }

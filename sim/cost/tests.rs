@@ -19,7 +19,17 @@ fn matmul(m: u64, n: u64, k: u64, dtype: DType) -> Work {
 }
 
 fn attention(batch: u64, heads: u64, s: u64, head_dim: u64, causal: bool, backward: bool) -> Work {
-    let shape = AttentionShape { batch, heads, kv_heads: heads, queries: s, keys: s, head_dim, causal, window: None };
+    let shape = AttentionShape {
+        batch,
+        heads,
+        kv_heads: heads,
+        queries: s,
+        keys: s,
+        head_dim,
+        causal,
+        window: None,
+        squares: None,
+    };
     Work::Attention { shape, dtype: DType::Bf16, backward }
 }
 

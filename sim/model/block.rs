@@ -46,6 +46,7 @@ pub fn dims(model: &ModelConfig, batch: u64, seq: u64, tensor: TensorParallel) -
         top_k: model.experts().map_or(0, |experts| experts.top_k),
         x: model.experts().map_or(0, |experts| experts.width),
         latent: model.latent().map_or((0, 0, 0), |latent| (latent.value, latent.query_rank.unwrap_or(0), latent.rank)),
+        documents: None,
         tensor,
     }
 }

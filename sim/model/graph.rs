@@ -12,6 +12,7 @@ mod param;
 pub use builder::GraphBuilder;
 pub use param::{Param, Role, Shape, Stored};
 
+use super::documents::Documents;
 pub use super::operators::{ChunkedLoss, OpKind};
 use super::tensor::{Redistribution, TensorParallel};
 use crate::program::{DType, Owner};
@@ -86,6 +87,8 @@ pub struct Dims {
     pub x: u64,
     /// Dimensions of a head's values, ranks of queries and of keys and values under latent attention; else 0.
     pub latent: (u64, u64, u64),
+    /// Documents of a sequence, where attention stays inside each.
+    pub documents: Option<Documents>,
     /// How heads, feed-forward width and vocabulary above are a rank's part.
     pub tensor: TensorParallel,
 }

@@ -15,6 +15,7 @@ pub use rotate::{Method, Rotate};
 use super::eager::Settings;
 use super::optimizer::Optimizer;
 use crate::model::ModelConfig;
+use crate::model::documents::Documents;
 use crate::model::fuse::Float8;
 use crate::model::head::Loss;
 use crate::model::style::Style;
@@ -50,6 +51,9 @@ pub struct TorchPlan {
     pub batch: u64,
     /// Tokens per sequence.
     pub seq: u64,
+    /// Documents of a sequence, where attention stays inside each; none: it sees the whole sequence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub documents: Option<Documents>,
     /// Micro-batches per step.
     pub accumulation: u32,
     /// Whether every micro-batch reduces its gradients, or only the last.

@@ -1,7 +1,7 @@
 //! What one kernel computes and moves, in the terms a cost model needs.
 //!
 //! FLOPs follow PyTorch's FlopCounterMode (`torch/utils/flop_counter.py`): a matmul is `2·m·n·k`; attention forward is
-//! `4·B·N·Sq·Sk·H`, backward 2.5 times that; causal masking is not discounted; everything else counts zero.
+//! `4·B·N·Sq·Sk·H`, backward 2.5 times that; causal masking is not discounted, a mask by document is; everything else counts zero.
 
 use serde::{Deserialize, Serialize};
 use strum::VariantArray;
@@ -249,6 +249,8 @@ pub struct AttentionShape {
     pub causal: bool,
     /// Sliding window, in keys; none: all.
     pub window: Option<u64>,
+    /// Sum of the squares of the lengths of a sequence's documents, where attention stays inside each; none: it does not.
+    pub squares: Option<u64>,
 }
 
 /// Arithmetic and memory traffic of one kernel.
@@ -331,11 +333,8 @@ impl Work {
             }
             Work::Attention { shape, backward, .. } => {
                 let s = shape;
-                let matmul = 2
-                    * u128::from(s.batch * s.heads)
-                    * u128::from(s.queries)
-                    * u128::from(s.keys)
-                    * u128::from(s.head_dim);
+                let pairs = s.squares.map_or(u128::from(s.queries) * u128::from(s.keys), u128::from);
+                let matmul = 2 * u128::from(s.batch * s.heads) * pairs * u128::from(s.head_dim);
                 Flops(matmul * if backward { 5 } else { 2 })
             }
             Work::Memory { .. } | Work::HostMemory { .. } | Work::HostCopy { .. } | Work::Disk { .. } => Flops(0),

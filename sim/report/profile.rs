@@ -63,6 +63,7 @@ fn kernels() -> Vec<(String, Work)> {
             head_dim: 128,
             causal: true,
             window: None,
+            squares: None,
         };
         let pass = if backward { "backward" } else { "forward" };
         list.push((

@@ -20,6 +20,7 @@ mod compute;
 mod counts;
 mod data;
 mod deepspeed;
+mod documents;
 mod ends;
 mod experts;
 mod fsdp;
@@ -90,6 +91,7 @@ pub fn refuses(job: &MegatronPlan) -> Option<Refusal> {
         .or_else(|| mamba::refuses(job))
         .or_else(|| fsdp::refuses(job))
         .or_else(|| Chunk::refuses(&job.split))
+        .or_else(|| documents::refuses(&job.split))
         .or_else(together)
         .or_else(|| refuses_schedule(job))
 }

@@ -10,6 +10,7 @@ mod body;
 mod captured;
 mod communicators;
 mod data_parallel;
+mod documents;
 mod expert_parallel;
 mod framework;
 mod frozen;

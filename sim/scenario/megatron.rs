@@ -22,7 +22,7 @@ use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
 use super::float8::{self, Scaled};
 use super::reader::{MOST_SMALL, Reader};
-use super::{foreign, gate, machine, names, trained, written};
+use super::{documents, foreign, gate, machine, names, trained, written};
 use crate::cost::{Backend, Profile, Software};
 use crate::hardware::{Topology, Vendor};
 use crate::model::{ModelConfig, Norm, Position};
@@ -71,6 +71,7 @@ pub(super) const DEEPSPEED: Runtime = Runtime(&Entry {
 pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
     let Base { scenario, runtime, topology, profile, mut model, seq, micro, accumulation } = base;
     foreign::check(reader, runtime)?;
+    let documents = documents::documents(reader, &scenario.batch, seq)?;
     let none = written::Megatron::default();
     let table = scenario.megatron.as_ref().map_or(&none, Spanned::get_ref);
     let engine = deepspeed::engine(reader, (scenario, table), runtime)?;
@@ -145,6 +146,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         model,
         batch: micro,
         seq,
+        documents,
         micro_batches: accumulation as u32,
         mesh,
         sequence_parallel,

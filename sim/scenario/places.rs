@@ -12,6 +12,8 @@ pub struct Places {
     pub sequence: Place,
     /// Which model it is.
     pub model: Place,
+    /// How long packed documents are; the model, where the file does not say.
+    pub documents: Place,
     /// The key that makes a step longest: the number of micro-batches, else that of layers, else the model.
     pub length: Place,
 }
@@ -26,6 +28,7 @@ impl Places {
             Source::Text(..) => Some(Places {
                 sequence: *reader.place(&batch.sequence),
                 model: *reader.place(model),
+                documents: *batch.documents.as_ref().map_or_else(|| reader.place(model), |at| reader.place(at)),
                 length: *length.map_or_else(|| reader.place(model), |at| reader.place(at)),
             }),
         }

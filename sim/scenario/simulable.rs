@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use toml::Value;
 
 use super::change::Change;
+use super::documents;
 use super::error::ScenarioError;
 use super::names::MEGATRON;
 use super::understood::Scenario;
@@ -26,7 +27,7 @@ impl Scenario {
         Err(ScenarioError::Plan {
             code: Some(code),
             problem: format!("{} needs {what}{whose}", self.job.model().name),
-            place: Box::new(self.places().model),
+            place: Box::new(if key == Some(documents::KEY) { self.places().documents } else { self.places().model }),
             remedy: remedy.map_or_else(|| self.changes(), Cow::into_owned),
         })
     }

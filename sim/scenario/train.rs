@@ -7,8 +7,8 @@ use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
 use super::reader::{MOST_RANKS, Reader};
 use super::{
-    accumulation, autocast, classes, context, ddp, experts, float8, gate, machine, names, optimizer, recompute,
-    sharding, stages, tensor, trained, training, written,
+    accumulation, autocast, classes, context, ddp, documents, experts, float8, gate, machine, names, optimizer,
+    recompute, sharding, stages, tensor, trained, training, written,
 };
 use crate::cost::{Backend, Profile, Software};
 use crate::hardware::{Topology, Vendor};
@@ -82,6 +82,7 @@ pub(super) const SINGLE_DEVICE: Runtime = Runtime(&Entry {
 pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
     let Base { scenario, runtime, topology, profile, model, seq, micro, accumulation } = base;
     foreign(reader, scenario, runtime)?;
+    let documents = documents::documents(reader, &scenario.batch, seq)?;
     let tensor = tensor::tensor(reader, scenario, runtime, topology)?;
     let (context, rotate) = context::context(reader, scenario, (runtime, topology, &model, seq), tensor.ranks)?;
     let count = |reader: &Reader<'_>, key: &str, at: &Spanned<i64>| reader.count(key, at, 1, MOST_RANKS);
@@ -159,6 +160,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let job = TorchPlan {
         batch: micro,
         seq,
+        documents,
         accumulation: accumulation as u32,
         sync_every: between.sync_every,
         marks_last: between.marks_last,

@@ -143,7 +143,7 @@ impl Scenario {
         let written = || Scenario::parse(&self.file, &self.draft.text()).ok()?.places;
         self.places.clone().or_else(written).unwrap_or_else(|| {
             let whole = Place::of(&self.file, "", 0..0);
-            Places { sequence: whole.clone(), model: whole.clone(), length: whole }
+            Places { sequence: whole.clone(), model: whole.clone(), documents: whole.clone(), length: whole }
         })
     }
 }

@@ -3,6 +3,7 @@
 #[macro_use]
 mod fill;
 
+mod documents;
 mod experts;
 mod failures;
 mod float8;
@@ -20,6 +21,7 @@ mod trained;
 mod xla;
 mod zero;
 
+pub use documents::{DocumentLength, Documents, Lognormal, Packing};
 pub use experts::{ExpertLoad, ExpertStyle};
 pub use failures::{Checkpoint, Every, Failures, Spares};
 pub use fill::Defaults;
@@ -223,6 +225,10 @@ pub struct Batch {
     pub global: Option<Spanned<i64>>,
     /// The same in tokens.
     pub global_tokens: Option<Spanned<i64>>,
+    /// How long the documents are that are packed into a sequence, where attention stays inside each.
+    pub documents: Option<Spanned<Documents>>,
+    /// Whether documents are packed whole, or cut at a sequence's end.
+    pub packing: Option<Packing>,
     /// Whether gradients are reduced after every micro-batch.
     pub sync_every_micro_batch: Option<Spanned<bool>>,
     /// Whether the loop calls `set_is_last_backward`.

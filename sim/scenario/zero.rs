@@ -92,6 +92,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let whole = train::TorchPlan {
         batch: micro,
         seq,
+        documents: None,
         accumulation: accumulation as u32,
         sync_every: true,
         marks_last: true,

@@ -11,8 +11,17 @@ use crate::make::{FILE, TINY};
 pub const WORD: &str = "zzz";
 
 /// Values that take no word of a list: names, sizes with units, tables.
-const OTHERS: [(&str, &[&str]); 63] = [
+const OTHERS: [(&str, &[&str]); 64] = [
     ("activation_checkpointing.policy", &["'none'", "'full'", "'selective_op'", "{ every = 2 }", "{ first = 1 }"]),
+    (
+        "batch.documents",
+        &[
+            "{ length = 16 }",
+            "{ lengths = [{ length = 8, share = 0.9 }, { length = 100, share = 0.1 }] }",
+            "{ lognormal = { mean = 30.0, sigma = 0.8 } }",
+            "{ squares = 2000 }",
+        ],
+    ),
     ("batch.global", &["8", "16", "32", "64"]),
     ("batch.global_tokens", &["1024", "4096", "8192", "32768", "65536"]),
     ("checkpoint.every", &["'best'", "'30 min'", "500"]),

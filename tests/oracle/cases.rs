@@ -293,6 +293,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<TorchPlan> {
     Some(TorchPlan {
         batch: config.bs,
         seq: config.seq,
+        documents: None,
         accumulation: config.ga,
         sync_every: config.ga_sync == "every",
         marks_last: config.ga_is_last,

@@ -90,6 +90,7 @@ pub fn job(c: &Value) -> MegatronPlan {
             model: model(c),
             batch: number("micro"),
             seq: number("seq"),
+            documents: None,
             micro_batches: number("micro_batches") as u32,
             mesh: Mesh { tp, cp, sharing: sharing(c, cp), dp, pp, ep: 1, etp: tp },
             sequence_parallel: on("sp") && tp > 1,

@@ -39,6 +39,7 @@ fn stand_in(what: &str) -> Value {
         "N" => json!({"type": "integer"}),
         "X" => json!({"type": "number"}),
         "[…]" => json!({"type": "array"}),
+        "{…}" => json!({"type": "object"}),
         other => panic!("{other} stands for no value"),
     }
 }
@@ -109,7 +110,10 @@ fn takes(path: &str, kind: Kind) -> Value {
             let with: Vec<Value> = with.collect();
             match with.is_empty() {
                 true => json!({"enum": words}),
-                false => json!({"anyOf": std::iter::once(json!({"enum": words})).chain(with).collect::<Vec<_>>()}),
+                false => {
+                    let words = (!words.is_empty()).then(|| json!({"enum": words}));
+                    json!({"anyOf": words.into_iter().chain(with).collect::<Vec<_>>()})
+                }
             }
         }
         Kind::List([]) => json!({"type": "array"}),

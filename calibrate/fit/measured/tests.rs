@@ -54,6 +54,7 @@ fn attention(sequence: u64, backward: bool) -> Work {
         head_dim: 128,
         causal: true,
         window: None,
+        squares: None,
     };
     Work::Attention { shape, dtype: DType::Bf16, backward }
 }

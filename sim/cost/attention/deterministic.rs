@@ -76,7 +76,7 @@ mod tests {
 
     fn shape(batch: u64, heads: u64, keys: u64) -> AttentionShape {
         let (queries, kv_heads, head_dim) = (keys, heads, 128);
-        AttentionShape { batch, heads, kv_heads, queries, keys, head_dim, causal: true, window: None }
+        AttentionShape { batch, heads, kv_heads, queries, keys, head_dim, causal: true, window: None, squares: None }
     }
 
     #[test]

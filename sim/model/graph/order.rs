@@ -54,6 +54,7 @@ mod tests {
         top_k: 0,
         x: 0,
         latent: (0, 0, 0),
+        documents: None,
         tensor: TensorParallel::NONE,
     };
 

@@ -2,6 +2,7 @@
 
 use super::{Block, Implementation, Matmuls, Mesh, Mixture, Overlap, Pipeline};
 use crate::model::ModelConfig;
+use crate::model::documents::Documents;
 use crate::model::style::NormCode;
 use crate::model::trained::{Lora, Trained};
 use crate::plan::eager::Settings;
@@ -18,6 +19,9 @@ pub struct Split {
     pub batch: u64,
     /// `--seq-length`.
     pub seq: u64,
+    /// Documents of a sequence, where attention stays inside each; none: it sees the whole sequence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub documents: Option<Documents>,
     /// Micro-batches of a step on each replica.
     pub micro_batches: u32,
     /// Ranks.

@@ -8,7 +8,7 @@ use super::page::Page;
 use crate::runtime::fsdp::Version;
 use crate::runtime::megatron::Mesh;
 use crate::runtime::{Parts, Plan, train};
-use crate::scenario::predict::Host;
+use crate::scenario::predict::{Host, Mfu, WITHIN_DOCUMENTS};
 use crate::scenario::{Prediction, Scenario};
 use crate::units::{Time, thousands};
 
@@ -22,8 +22,9 @@ pub(super) fn figures(page: &mut Page, scenario: &Scenario, answer: &Prediction,
     let (each, together) = (whole(rate), whole(rate * f64::from(chips)));
     page.line("throughput", &format!("{each} tokens/s per chip, {together} in all"))?;
     page.line("batch", &batch(scenario, answer))?;
-    let shown = if all { answer.mfu.len() } else { 1 };
-    for (index, mfu) in answer.mfu.iter().take(shown).enumerate() {
+    // Where documents have a mask of their own, the convention that leaves out what it hides stands beside the first.
+    let shown = |(index, mfu): &(usize, &Mfu)| all || *index == 0 || mfu.name == WITHIN_DOCUMENTS;
+    for (index, mfu) in answer.mfu.iter().enumerate().filter(shown) {
         let of = mfu.of.map_or_else(String::new, |of| format!("; {of}"));
         let label = if index == 0 { "MFU" } else { "" };
         page.line(label, &format!("{:.1} % by {}{of}", 100.0 * mfu.utilisation, mfu.formula))?;

@@ -52,8 +52,9 @@ pub(super) fn work(work: &Work) -> String {
             let way = if backward { "backward" } else { "forward" };
             let mask = if s.causal { ", causal" } else { "" };
             let window = s.window.map(|keys| format!(", window {keys}")).unwrap_or_default();
+            let documents = s.squares.map(|squares| format!(", documents of Σl² = {squares}")).unwrap_or_default();
             format!(
-                "{} B={} S={} T={} N={} K={} H={}{mask}{window}, {way}",
+                "{} B={} S={} T={} N={} K={} H={}{mask}{window}{documents}, {way}",
                 dtype(element),
                 s.batch,
                 s.queries,

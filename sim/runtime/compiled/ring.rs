@@ -79,6 +79,7 @@ fn step_work(graph: &Graph, op: &Op, step: Step, backward: bool) -> Work {
         head_dim: d.h,
         causal: own,
         window: None,
+        squares: None,
     };
     Work::Attention { shape, dtype: graph.values[op.inputs[0]].dtype, backward }
 }

@@ -3,8 +3,18 @@
 
 use super::{Eager, Storage};
 use crate::cost::attention::copies;
-use crate::model::graph::Graph;
+use crate::model::graph::{Dims, Graph};
 use crate::program::MemoryKind;
+
+/// Rows of a head in what backward keeps for queries: those of a sequence rounded up to 128, or 128 more for each packed document
+/// (`mha_varlen_bwd`, `total_q + 128 * batch_size`).
+pub(super) fn rows(d: Dims) -> u64 {
+    let rows = match d.documents {
+        Some(documents) => d.s + 128 * documents.count,
+        None => d.s.next_multiple_of(128),
+    };
+    d.b * rows
+}
 
 impl Eager {
     /// One sum: rows rounded up to 128, a head to 32, one wider than 128 to 64. Where thread blocks add up in one order, each
@@ -12,7 +22,7 @@ impl Eager {
     pub(in crate::runtime) fn query_accumulator(&mut self, graph: &Graph, name: &'static str) -> Storage {
         let d = graph.dims;
         let head = d.h.next_multiple_of(if d.h <= 128 { 32 } else { 64 });
-        let bytes = d.b * d.s.next_multiple_of(128) * d.n * head * 4;
+        let bytes = rows(d) * d.n * head * 4;
         if !self.settings.copies_gradients {
             return self.temporary(bytes, name);
         }

@@ -1,5 +1,6 @@
 //! The shape of an attention operator, and its backward.
 
+use super::accumulator::rows;
 use super::gradients::round_up;
 use super::{COMPUTE, Eager, Storage};
 use crate::model::graph::{Graph, Op, OpKind};
@@ -24,6 +25,7 @@ pub(in crate::runtime) fn attention_shape(graph: &Graph, op: &Op, window: Option
         // A bias may hide anything, so the kernel looks at every pair.
         causal: graph.causal && op.inputs.len() == 3,
         window,
+        squares: d.documents.map(|documents| documents.squares),
     }
 }
 
@@ -53,8 +55,7 @@ impl Eager {
         let sizes = [0, 1, 2].map(|at| graph.values[op.inputs[at]].bytes());
         let results = sizes.map(|bytes| self.temporary(bytes, name));
         let grouped = d.n != kv_heads(graph, op);
-        let rows = round_up(d.s, 128);
-        let row_sum = d.b * d.n * rows * 4;
+        let row_sum = d.n * rows(d) * 4;
         if efficient {
             let expanded = if grouped { [0; 2].map(|_| Some(self.temporary(sizes[0], name))) } else { [None; 2] };
             let sum = if dtype == DType::Fp32 {

@@ -17,6 +17,10 @@ pub(super) fn attention_state(graph: &Graph, efficient: bool) -> [u64; 3] {
 /// Partial results of flash attention \[B\] where so few blocks of queries are at work that keys are split among
 /// SMs: log-sum-exps and outputs per split (`flash_api.cpp`, `set_params_splitkv`, `num_splits_heuristic`).
 pub(super) fn split_attention(d: Dims, sms: u32) -> [u64; 2] {
+    // The kernel for packed documents splits none (`mha_varlen_fwd`).
+    if d.documents.is_some() {
+        return [0; 2];
+    }
     let slots = 2 * u64::from(sms);
     let blocks = d.b * d.n * d.s.div_ceil(64);
     let key_block = if d.h <= 64 {

@@ -208,6 +208,7 @@ impl Eager {
             head_dim,
             causal: true,
             window: None,
+            squares: None,
         };
         Work::Attention { shape, dtype: graph.values[op.inputs[0]].dtype, backward }
     }

@@ -24,7 +24,7 @@ pub(super) fn dims(job: &Split) -> Dims {
     let tensor =
         TensorParallel { ranks: tp, sequence: job.sequence_parallel && tp > 1, loss: true, asynchronous: false };
     let dims = block::dims(&job.model, job.batch, job.seq / u64::from(job.mesh.cp), tensor);
-    Dims { v: job.padded_vocabulary() / tp, ..dims }
+    Dims { v: job.padded_vocabulary() / tp, documents: job.documents, ..dims }
 }
 
 /// A builder with what is asked of the job again and again.

@@ -214,6 +214,7 @@ impl Block {
             head_dim,
             causal: true,
             window: layer.window(),
+            squares: None,
         };
         let attended = block.op(Kind::Attention(shape), &[query, key, value], Some("context"), made);
         let mut out = block.linear(attended, Some("out_proj"), ("out", made, width, true));

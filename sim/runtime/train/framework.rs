@@ -1,6 +1,6 @@
 //! What everything above asks of a job of PyTorch's own runtimes.
 
-use super::{compile_within, frozen, mixers, pipeline, plan};
+use super::{compile_within, documents, frozen, mixers, pipeline, plan};
 use crate::model::experts::{Experts, Implementation, Score, choice};
 use crate::model::head::Loss;
 use crate::plan::torch::Checkpoint;
@@ -34,7 +34,7 @@ impl Framework for TorchPlan {
 /// The first thing in a job that has no rules.
 fn refuses(job: &TorchPlan) -> Option<Refusal> {
     let model = &job.model;
-    if let Some(refusal) = mixers::refuses(job) {
+    if let Some(refusal) = mixers::refuses(job).or_else(|| documents::refuses(job)) {
         return Some(refusal);
     }
     if model.latent().is_some() && (job.compile || job.tensor.splits() || job.context > 1 || job.unpad) {

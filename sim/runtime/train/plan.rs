@@ -72,7 +72,7 @@ fn blocks(job: &TorchPlan) -> (Vec<Graph>, Vec<usize>) {
 }
 
 fn dims(job: &TorchPlan) -> Dims {
-    block::dims(&job.model, job.batch, job.own_tokens(), job.tensor)
+    Dims { documents: job.documents, ..block::dims(&job.model, job.batch, job.own_tokens(), job.tensor) }
 }
 
 /// What stands before the blocks and behind them. Under autocast code that asks for its input's type is in bf16 wherever a

@@ -7,7 +7,7 @@ use super::row::{Choice, Kind};
 use super::{Key, presets};
 
 /// Keys and values, in the order of the tables.
-const LISTED: [(&str, &str); 146] = [
+const LISTED: [(&str, &str); 148] = [
     ("description", "\"Llama-3.1-8B on one node\""),
     ("runtime", "\"fsdp2\""),
     ("topology.name", "\"h100-sxm-80gb\""),
@@ -99,6 +99,8 @@ const LISTED: [(&str, &str); 146] = [
     ("zero.aio.block_size", "1048576"),
     ("zero.aio.queue_depth", "32"),
     ("zero.aio.intra_op_parallelism", "4"),
+    ("batch.documents", "{ length = 512 }"),
+    ("batch.packing", "\"cut\""),
     ("fsdp.wrap", "\"torchtitan\""),
     ("fsdp.reshard_after_forward", "8"),
     ("fsdp.ends", "[\"embedding\", \"norm_and_head\"]"),

@@ -1,7 +1,7 @@
 //! The machine, the model, how it is split and what a step is: tables that every framework reads.
 
 use super::readers::{
-    ALL, ALL_BUT_ZERO_AND_XLA, CUDA, CUDA_BUT_DDP, DDP, INTERNEVO, MEGATRON, NANOTRON, OTHERS, PYTORCH,
+    ALL, ALL_BUT_ZERO_AND_XLA, CUDA, CUDA_BUT_DDP, DDP, INTERNEVO, MEGATRON, NANOTRON, OTHERS, PACKED, PYTORCH,
     PYTORCH_BUT_DDP, PYTORCH_OR_MEGATRON, REPLICAS, STAGES, XLA, ZERO,
 };
 use super::row::Choice::{With, Word};
@@ -244,6 +244,23 @@ pub(super) const BATCH_KEYS: Table = Table {
             "Sequences of a step, of all ranks: `accumulation` follows.",
         ),
         Key::new("global_tokens", Count(Some((1, i64::MAX))), ALL, "Tokens of a step, of all ranks: `accumulation` follows."),
+        Key::new(
+            "documents",
+            Choice(&[With("length", "N"), With("lengths", "[…]"), With("lognormal", "{…}"), With("squares", "N")]),
+            PACKED,
+            "How long the documents are that are packed into a sequence, with attention that stays inside each. Without the key attention sees the whole sequence.",
+        )
+        .instead(&[
+            (XLA, "masks by segment hide no block that is computed: remove batch.documents"),
+            (OTHERS, "a mask by document is simulated under fsdp2, fsdp1, ddp, single_device and megatron: remove batch.documents"),
+        ]),
+        Key::new(
+            "packing",
+            Choice(&[Word("whole"), Word("cut")]),
+            PACKED,
+            "Whether documents are packed whole, or are a stream that is cut at the end of every sequence.",
+        )
+        .instead(&[(OTHERS, "it is about batch.documents, which is not read either: remove the key")]),
         Key::new("sync_every_micro_batch", Flag, PYTORCH, "Whether gradients are reduced after every micro-batch."),
         Key::new("set_is_last_backward", Flag, PYTORCH_BUT_DDP, "Whether the loop calls `set_is_last_backward`."),
         Key::new(

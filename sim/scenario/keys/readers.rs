@@ -54,6 +54,9 @@ pub(super) const MODULES: &[&str] = &["fsdp2", "fsdp1", "ddp", "single_device", 
 /// nanotron.
 pub(super) const NANOTRON: &[&str] = &["nanotron"];
 
+/// Those under which packed documents have a mask of their own.
+pub(super) const PACKED: &[&str] = &["fsdp2", "fsdp1", "ddp", "single_device", "megatron"];
+
 /// PyTorch's own runtimes.
 pub(super) const PYTORCH: &[&str] = &["fsdp2", "fsdp1", "ddp", "single_device"];
 

@@ -1,9 +1,10 @@
 //! Model FLOPs utilisation, in the conventions in use.
 
 use super::class::Class;
-use super::conventions::mfu_conventions;
+use super::conventions::{WITHIN_DOCUMENTS, mfu_conventions};
 use super::kind::{EIGHT, Kind};
 use crate::model::Position;
+use crate::model::documents::Documents;
 use crate::program::DType;
 use crate::scenario::understood::Scenario;
 use crate::units::{Flops, Time};
@@ -53,6 +54,15 @@ pub(super) fn mfu(scenario: &Scenario, classes: &[Class], step: Time, tokens: u6
     };
     let eight = Kind::of(scenario).matmuls == EIGHT;
     let hardware = classes.iter().map(|class| class.counts.flops.0 * u128::from(class.ranks)).sum();
+    // Of a sequence's pairs of tokens, those that a mask by document lets through: Σl² for S².
+    let seen = |documents: Documents| {
+        u128::from(scores) * u128::from(documents.squares) * tokens / u128::from(scenario.job.seq())
+    };
+    let masked = scenario.job.documents().map(|documents| {
+        let formula =
+            "6·N + 6·L·H·Σl²/S, N without the input embedding, causal pairs within documents only (Megatron-Bridge 26)";
+        (WITHIN_DOCUMENTS, (formula, tokens * 6 * matmul + 6 * seen(documents)))
+    });
     let entries = [
         (
             "6·N + 12·L·H·S, N without the input embedding, all pairs of tokens (torchtitan, PaLM)",
@@ -69,6 +79,7 @@ pub(super) fn mfu(scenario: &Scenario, classes: &[Class], step: Time, tokens: u6
     mfu_conventions()
         .into_iter()
         .zip(entries)
+        .chain(masked)
         .map(|(name, (formula, flops))| Mfu {
             name,
             formula,

@@ -30,6 +30,7 @@ impl Eager {
             head_dim,
             causal: true,
             window,
+            squares: d.documents.map(|documents| documents.squares),
         };
         Work::Attention { shape, dtype: graph.values[op.inputs[0]].dtype, backward }
     }

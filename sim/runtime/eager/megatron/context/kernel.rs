@@ -72,6 +72,7 @@ impl Context {
             head_dim: d.h,
             causal,
             window: Context::window(op),
+            squares: None,
         };
         Work::Attention { shape, dtype: graph.values[op.inputs[0]].dtype, backward }
     }
