@@ -15,6 +15,7 @@ mod classes;
 mod context;
 mod ddp;
 mod defaults;
+mod dpo;
 mod draft;
 mod entry;
 pub mod error;

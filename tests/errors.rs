@@ -17,7 +17,7 @@ use crate::keys::rows;
 use crate::pages::fresh;
 
 /// What a source file's refusals are of: the frameworks whose jobs it is asked about.
-const FRAMEWORKS: [(&str, &[&str]); 17] = [
+const FRAMEWORKS: [(&str, &[&str]); 18] = [
     (
         "framework.rs",
         &[
@@ -47,6 +47,7 @@ const FRAMEWORKS: [(&str, &[&str]); 17] = [
     ("megatron/vocabulary.rs", MEGATRON),
     ("nanotron.rs", &["nanotron"]),
     ("spmd", &["xla"]),
+    ("train/reference.rs", &["fsdp2", "single_device"]),
     ("train/", &["fsdp2", "fsdp1", "ddp", "single_device", "deepspeed-zero"]),
     ("zero.rs", &["deepspeed-zero"]),
 ];

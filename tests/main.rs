@@ -70,6 +70,7 @@ mod pages;
 mod pipeline;
 mod planner;
 mod plans;
+mod preference;
 mod profiles;
 mod prose;
 mod ranks;

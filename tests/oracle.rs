@@ -8,6 +8,7 @@ mod ddp;
 mod deepspeed;
 mod deepspeed_memory;
 mod deepspeed_zero;
+mod dpo;
 mod expert_choice;
 mod float8;
 mod flops;

@@ -3,6 +3,7 @@
 #[macro_use]
 mod fill;
 
+mod dpo;
 mod experts;
 mod failures;
 mod float8;
@@ -20,6 +21,7 @@ mod trained;
 mod xla;
 mod zero;
 
+pub use dpo::{Dpo, PreferenceCode, Reference};
 pub use experts::{ExpertLoad, ExpertStyle};
 pub use failures::{Checkpoint, Every, Failures, Spares};
 pub use fill::Defaults;
@@ -102,6 +104,8 @@ pub struct Scenario {
     pub trained: Option<Spanned<Trained>>,
     /// Adapters beside frozen weights.
     pub lora: Option<Spanned<Lora>>,
+    /// Direct preference optimization.
+    pub dpo: Option<Spanned<Dpo>>,
     /// The loss.
     #[serde(default)]
     pub loss: Loss,

@@ -15,7 +15,7 @@ impl Training<'_> {
         let blocks = Blocks {
             checkpointed: job.checkpoint != Checkpoint::None,
             compiled: job.compile,
-            casts: job.fsdp.version != Version::Unsharded,
+            casts: job.fsdp.version != Version::Unsharded && !self.refers_by_root_alone(),
         };
         let Some(made) = body(&job.model, (job.batch, job.seq), compute, job.style, blocks) else { return };
         let eager = &mut self.run.eager;

@@ -7,6 +7,7 @@ use super::communicators::{communicators, context_ring, expert_groups, streams, 
 use super::part::Part;
 use super::plan::{Graphs, Layout, Scopes, graphs, layout};
 use super::reducer;
+use super::reference::Reference;
 use super::units::Maker;
 use crate::plan::torch::TorchPlan;
 use crate::program::{Budget, BufferId, Builder, GroupId, ScopeId, StreamId};
@@ -71,6 +72,8 @@ pub(super) struct Training<'j> {
     pub(super) pipeline_group: Option<GroupId>,
     /// `DistributedDataParallel`'s reducer, where the job has one.
     pub(super) reducer: Option<Rc<RefCell<Reducer>>>,
+    /// The reference model of a loss over pairs, where it runs in a step.
+    pub(super) reference: Option<Box<Reference<'j>>>,
     /// CUDA graphs of forward and backward, where the job has them.
     pub(super) graphs_of_passes: Option<Captured>,
 }
@@ -150,6 +153,7 @@ impl<'j> Training<'j> {
             of_loss,
             pipeline_group,
             reducer,
+            reference: None,
             graphs_of_passes,
         }
     }
