@@ -187,6 +187,7 @@ def trl_steps(c, policy, reference, batch, optimizer, mark):
         if c["reference"] == "precomputed": mark("fwd")
         else: mark("ref")
         loss.backward()
+        loss = loss.detach()
         mark("bwd")
         optimizer.step()
         mark("opt")
