@@ -77,7 +77,6 @@ fn what_no_trainer_of_pairs_has_is_refused_by_name() {
             "write lora.implementation = \"peft\"",
         ),
         ("dpo.reference = 'model', loop.train_metrics = 1", "remove loop.train_metrics"),
-        ("dpo.reference = 'model', runtime = 'fsdp1'", "not under FSDP1"),
         ("dpo.reference = 'model', compile.blocks = true", "run without gradients"),
         ("dpo.reference = 'model', mesh.dp_shard = 4, mesh.tp = 2", "under tensor parallelism"),
         ("dpo.reference = 'model', mesh.dp_shard = 4, mesh.cp = 2", "share a sequence"),
@@ -88,6 +87,8 @@ fn what_no_trainer_of_pairs_has_is_refused_by_name() {
         let said = refusal(&tiny(change));
         assert!(said.contains(words), "{change}: {said}");
     }
+    let fsdp1 = refusal(&make::replaced(&tiny("dpo.reference = 'model'"), &[("\"fsdp2\"", "\"fsdp1\"")]));
+    assert!(fsdp1.contains("not under FSDP1"), "{fsdp1}");
     let megatron = refusal(&make::apply(make::MEGATRON, "dpo.reference = 'model'"));
     assert!(megatron.contains("[dpo] means nothing under runtime = \"megatron\""), "{megatron}");
 }

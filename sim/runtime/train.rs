@@ -16,6 +16,7 @@ mod frozen;
 mod halves;
 mod initial;
 mod mixers;
+mod models;
 mod part;
 mod passes;
 pub mod pipeline;

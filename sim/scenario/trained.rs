@@ -165,7 +165,9 @@ fn lora(
         None if preference.is_some_and(|preference| preference.adapters() == Code::Peft) => {
             reader.assume_for("lora.implementation", Code::Peft, "peft", "TRL's")
         }
-        None if runtime.keeps_whole() && preference.is_none() => reader.assume("lora.implementation", Code::Peft, "peft"),
+        None if runtime.keeps_whole() && preference.is_none() => {
+            reader.assume("lora.implementation", Code::Peft, "peft")
+        }
         None => reader.assume("lora.implementation", Code::Torchtune, "torchtune"),
     };
     let dtype = match &table.dtype {

@@ -156,8 +156,8 @@ fn oracle_peak_memory_of_preference_optimization_agrees_with_pytorchs_allocator_
     }
     println!("{table}");
     assert!(all().len() >= 28 || cases::elsewhere());
-    assert!(worst <= 1.0, "an allocated peak is off by over 1 %:\n{table}");
-    assert!(worst_reserved <= 3.0, "a reserved peak is off by over 3 %:\n{table}");
+    assert!(worst <= 0.1, "an allocated peak is off by over 0.1 %:\n{table}");
+    assert!(worst_reserved <= 5.0, "a reserved peak is off by over 5 %:\n{table}");
 }
 
 #[test]
@@ -202,7 +202,9 @@ fn oracle_large_blocks_of_preference_optimization_come_and_go_in_pytorchs_order(
         let theirs = settled(theirs.filter(|bytes| bytes.unsigned_abs() >= least).collect());
         let ours = settled(order(program, least));
         let differs = ours.iter().zip(&theirs).position(|(ours, theirs)| ours != theirs);
-        let Some(at) = differs.or((ours.len() != theirs.len()).then_some(ours.len().min(theirs.len()))) else { continue };
+        let Some(at) = differs.or((ours.len() != theirs.len()).then_some(ours.len().min(theirs.len()))) else {
+            continue;
+        };
         let around = |list: &[i64]| {
             let mib = |&bytes: &i64| (bytes as f64 / f64::from(1 << 20) * 10.0).round() / 10.0;
             list[at.saturating_sub(6)..list.len().min(at + 12)].iter().map(mib).collect::<Vec<_>>()
@@ -225,8 +227,13 @@ fn a_reference_models_memory_has_a_category_of_its_own() {
         Instr::Alloc { buffer } => Some(case.program.buffer(buffer)),
         _ => None,
     });
-    let of = |category: Category| setup.clone().filter(move |buffer| buffer.category == category).map(|buffer| buffer.bytes.0);
+    let of = |category: Category| {
+        setup.clone().filter(move |buffer| buffer.category == category).map(|buffer| buffer.bytes.0)
+    };
     let parameters: u64 = of(Category::Parameter).sum();
     let reference: u64 = of(Category::Reference).sum();
-    assert!(reference >= parameters && reference < parameters + parameters / 100, "{reference} B beside {parameters} B");
+    assert!(
+        reference >= parameters && reference < parameters + parameters / 100,
+        "{reference} B beside {parameters} B"
+    );
 }

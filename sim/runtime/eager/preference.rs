@@ -13,18 +13,9 @@ use crate::model::preference::{LogProbs, PreferenceOp};
 use crate::program::{Category, DType, Dispatch, MemoryKind};
 
 /// Kernels on one number a pair, forward and back: ratios, their difference, β, log-sigmoid, sign, mean, quotient.
-const FORWARD: [&str; 8] = [
-    "aten.sub",
-    "aten.sub",
-    "aten.sub",
-    "aten.mul",
-    "aten.log_sigmoid_forward",
-    "aten.neg",
-    "aten.mean",
-    "aten.div",
-];
-const BACKWARD: [&str; 6] =
-    ["aten.div", "aten.div", "aten.neg", "aten.log_sigmoid_backward", "aten.mul", "aten.neg"];
+const FORWARD: [&str; 8] =
+    ["aten.sub", "aten.sub", "aten.sub", "aten.mul", "aten.log_sigmoid_forward", "aten.neg", "aten.mean", "aten.div"];
+const BACKWARD: [&str; 6] = ["aten.div", "aten.div", "aten.neg", "aten.log_sigmoid_backward", "aten.mul", "aten.neg"];
 
 /// The sizes of logits whose last position predicts nothing.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,8 @@
 //! Around the loop over blocks in transformers' `forward`: what it makes for all of them, and what it names until it returns.
 
 use super::blocks::BlockFrame;
-use super::training::{Body, Training};
+use super::models::Body;
+use super::training::Training;
 use crate::model::transformers::{Blocks, body};
 use crate::plan::torch::Checkpoint;
 use crate::runtime::eager::{Frame, Storage};

@@ -4,10 +4,11 @@
 //! It is a second model, or the policy without its adapters. A second model that is sharded is a root of its own. Its root's
 //! parameters stay gathered from the first forward on, if its policy keeps them for a backward: none ever comes.
 
+use super::models::{Body, Reference};
 use super::part::Part;
-use super::plan::{Graphs, Layout, Scopes, graphs, layout};
+use super::plan::{Scopes, graphs, layout};
 use super::reducer;
-use super::training::{Body, Training};
+use super::training::Training;
 use super::units::Maker;
 use crate::model::graph::{Graph, OpKind};
 use crate::model::head::Loss;
@@ -24,20 +25,6 @@ use crate::units::Bytes;
 /// Numbers that TRL's trainer reads back when it has the loss, and those that ranks gather for them.
 const READ_BACK: u32 = 13;
 const GATHERED: u32 = 15;
-
-/// A reference model; while it runs, the policy's things, which it has taken the place of.
-pub(super) struct Reference<'j> {
-    job: &'j TorchPlan,
-    graphs: Graphs,
-    layout: Layout,
-    scopes: Scopes,
-    body: Body,
-    /// Its root among the run's.
-    root: usize,
-    /// The number of its first parameter, where it has parameters of its own.
-    pub(super) first: Option<usize>,
-    running: bool,
-}
 
 /// The job of the reference model of another, where that runs one: nothing is trained, and nothing checkpointed.
 pub(super) fn plan(job: &TorchPlan) -> Option<TorchPlan> {
@@ -71,11 +58,8 @@ pub(super) fn refuses(job: &TorchPlan) -> Option<Refusal> {
         ),
         (
             job.context > 1,
-            Refusal::new(
-                "preference-context-parallel",
-                "a loss over pairs of sequences where ranks share a sequence",
-            )
-            .on("mesh.cp"),
+            Refusal::new("preference-context-parallel", "a loss over pairs of sequences where ranks share a sequence")
+                .on("mesh.cp"),
         ),
         (
             job.cuda_graphs,
@@ -139,8 +123,7 @@ impl<'j> Training<'j> {
             if job.fsdp.version == Version::Unsharded {
                 self.run.add_whole(&layout.params);
             } else {
-                let maker =
-                    Maker { job, graphs: &graphs, layout: &layout, part: &part, scopes: &scopes, own: None };
+                let maker = Maker { job, graphs: &graphs, layout: &layout, part: &part, scopes: &scopes, own: None };
                 let units = maker.groups(&mut self.run.groups);
                 self.run.add_root(units);
                 root = 1;
@@ -150,8 +133,7 @@ impl<'j> Training<'j> {
             first = Some(policy);
         }
         let body = Body::default();
-        self.reference =
-            Some(Box::new(Reference { job, graphs, layout, scopes, body, root, first, running: false }));
+        self.reference = Some(Box::new(Reference { job, graphs, layout, scopes, body, root, first, running: false }));
     }
 
     /// Whether the reference model runs now.

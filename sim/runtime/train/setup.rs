@@ -104,9 +104,8 @@ impl Training<'_> {
         if keeps_logits {
             let head = &self.graphs.head;
             let bytes = head.logits.0.iter().map(|&value| Bytes(head.graph.values[value].bytes()));
-            self.kept_across = bytes
-                .map(|bytes| program.later(bytes, COMPUTE, whose, "logits of the step before"))
-                .collect();
+            self.kept_across =
+                bytes.map(|bytes| program.later(bytes, COMPUTE, whose, "logits of the step before")).collect();
         }
         // All that a pipeline takes in a step is there when it begins.
         let batches = if job.pipeline.is_some() { job.accumulation } else { 1 };

@@ -215,11 +215,7 @@ pub(super) const RULES: &[Rule<TorchPlan>] = &[
         |plan| plan.job.reference.is_some(),
         "[dpo] has a loss of its own",
     ),
-    Rule(
-        &["lora.dropout"],
-        |plan| plan.job.reference.is_some(),
-        "trainers of preferences switch dropout off",
-    ),
+    Rule(&["lora.dropout"], |plan| plan.job.reference.is_some(), "trainers of preferences switch dropout off"),
     Rule(
         &["loss.keep_logits"],
         |plan| !plan.job.loss.sees_whole_logits() && !matches!(plan.job.loss, Loss::ChunkedOutput { .. }),

@@ -91,10 +91,7 @@ pub(super) const DPO_KEYS: Table = Table {
            `batch.micro` then counts pairs. `[loss]` is not read.",
     group: Group::Model,
     owner: None,
-    instead: &[(
-        OTHERS,
-        "preference optimization is simulated under FSDP2 and on one device: remove the table",
-    )],
+    instead: &[(OTHERS, "preference optimization is simulated under FSDP2 and on one device: remove the table")],
     keys: &[
         Key::new(
             "reference",
