@@ -79,7 +79,7 @@ fn what_no_trainer_of_pairs_has_is_refused_by_name() {
         ("dpo.reference = 'model', loop.train_metrics = 1", "remove loop.train_metrics"),
         ("dpo.reference = 'model', compile.blocks = true", "run without gradients"),
         ("dpo.reference = 'model', mesh.dp_shard = 4, mesh.tp = 2", "under tensor parallelism"),
-        ("dpo.reference = 'model', mesh.dp_shard = 4, mesh.cp = 2", "share a sequence"),
+        ("dpo.reference = 'model', compile.blocks = true, mesh.dp_shard = 4, mesh.cp = 2", "share a sequence"),
         ("dpo.reference = 'model', fsdp.cpu_offload = true", "in the host's memory"),
         ("dpo.reference = 'model', precision.autocast = 'bf16'", "torch.autocast is not simulated with"),
         ("dpo.reference = 'yes'", "dpo.reference"),
