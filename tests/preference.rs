@@ -82,7 +82,7 @@ fn what_no_trainer_of_pairs_has_is_refused_by_name() {
         ("dpo.reference = 'model', compile.blocks = true, mesh.dp_shard = 4, mesh.cp = 2", "share a sequence"),
         ("dpo.reference = 'model', fsdp.cpu_offload = true", "in the host's memory"),
         ("dpo.reference = 'model', precision.autocast = 'bf16'", "torch.autocast is not simulated with"),
-        ("dpo.reference = 'yes'", "dpo.reference"),
+        ("dpo.reference = 'yes'", "expected one of `model`"),
     ] {
         let said = refusal(&tiny(change));
         assert!(said.contains(words), "{change}: {said}");

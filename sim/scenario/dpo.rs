@@ -109,15 +109,15 @@ fn reference(
         (written::Reference::Precomputed, _) => {
             let own = if lora { "adapters_off" } else { "model" };
             let problem = "torchtune's recipes run their reference in every step";
-            Err(reader.plan(at, problem, format!("write dpo.reference = {own:?}")))
+            Err(reader.plan(at, problem, format!("write dpo.reference = {own:?}, or remove [dpo]")))
         }
         (written::Reference::Model, true) => {
             let problem = "with [lora] the reference is the policy without its adapters, not a second model";
-            Err(reader.plan(at, problem, "write dpo.reference = \"adapters_off\""))
+            Err(reader.plan(at, problem, "write dpo.reference = \"adapters_off\", or remove [dpo]"))
         }
         (written::Reference::AdaptersOff, false) => {
             let problem = "dpo.reference = \"adapters_off\" switches adapters off, and there is no [lora]";
-            Err(reader.plan(at, problem, "write dpo.reference = \"model\", or add [lora]"))
+            Err(reader.plan(at, problem, "write dpo.reference = \"model\", or remove [dpo]"))
         }
     }
 }
