@@ -135,7 +135,7 @@ impl Eager {
     }
 
     /// Backward of picking a token's number: zeros, into which its gradient goes.
-    fn into_zeros(&mut self, bytes: u64, tokens: u64) -> Storage {
+    fn picked_gradient(&mut self, bytes: u64, tokens: u64) -> Storage {
         let zeros = self.gradient_block("aten.new_zeros", MemoryKind::Copy, 0, bytes);
         self.pointwise("aten.scatter_add_", MemoryKind::Gather, 12 * tokens, 4 * tokens, self.settings.backward);
         zeros

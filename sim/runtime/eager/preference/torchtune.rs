@@ -60,7 +60,7 @@ impl Eager {
         for call in kept.rchunks(3) {
             let masked = self.pointwise_gradient("aten.mul", 4 * tokens, 5 * tokens);
             self.release(call[2]);
-            let picked = self.into_zeros(bytes, tokens);
+            let picked = self.picked_gradient(bytes, tokens);
             self.release(masked);
             self.release(call[1]);
             let name = "aten._log_softmax_backward_data";

@@ -76,7 +76,7 @@ impl Eager {
                 self.release(difference);
                 row
             } else {
-                let picked = self.into_zeros(bytes, tokens);
+                let picked = self.picked_gradient(bytes, tokens);
                 let name = "aten._log_softmax_backward_data";
                 let row = self.gradient_block(name, MemoryKind::LogSoftmaxBackward, 2 * bytes, bytes);
                 self.release(picked);
@@ -88,7 +88,7 @@ impl Eager {
         let joined = self.gradient_block("aten.stack", MemoryKind::Copy, all, all);
         rows.into_iter().for_each(|row| self.release(row));
         if wide {
-            let picked = self.into_zeros(all, sizes.tokens(sizes.sequences));
+            let picked = self.picked_gradient(all, sizes.tokens(sizes.sequences));
             self.release(kept[0]);
             self.pointwise("aten.add", MemoryKind::Elementwise, 2 * all, all, self.settings.backward);
             self.release(picked);
