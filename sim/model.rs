@@ -31,6 +31,7 @@ pub mod nanotron;
 pub mod operators;
 pub mod packed;
 mod parts;
+pub mod preference;
 pub mod routing;
 pub mod style;
 pub mod tensor;

@@ -128,6 +128,16 @@ impl Plan {
         }
     }
 
+    /// Sequences of a sample: two of a pair, else one.
+    pub fn sequences_of_a_sample(&self) -> u64 {
+        if let Plan::Torch(plan) = self { plan.sequences_of_a_sample() } else { 1 }
+    }
+
+    /// Samples in a micro-batch, as `batch.micro` counts them.
+    pub fn samples(&self) -> u64 {
+        self.batch() / self.sequences_of_a_sample()
+    }
+
     /// Tokens of a sequence.
     pub fn seq(&self) -> u64 {
         match self.parts() {

@@ -16,6 +16,7 @@ mod context;
 mod ddp;
 mod defaults;
 mod documents;
+mod dpo;
 mod draft;
 mod entry;
 pub mod error;

@@ -48,6 +48,7 @@ const FRAMEWORKS: [(&str, &[&str]); 18] = [
     ("megatron/vocabulary.rs", MEGATRON),
     ("nanotron.rs", &["nanotron"]),
     ("spmd", &["xla"]),
+    ("train/reference.rs", &["fsdp2", "single_device"]),
     ("train/", &["fsdp2", "fsdp1", "ddp", "single_device", "deepspeed-zero"]),
     ("zero.rs", &["deepspeed-zero"]),
 ];

@@ -19,8 +19,9 @@ struct At {
 }
 
 /// Tables of a scenario: a key that begins with one is written in full, any other stands beside the key refused.
-const TABLES: [&str; 25] = [
+const TABLES: [&str; 26] = [
     "failures",
+    "dpo",
     "checkpoint",
     "topology",
     "model",

@@ -72,6 +72,7 @@ mod parts;
 mod pipeline;
 mod planner;
 mod plans;
+mod preference;
 mod profiles;
 mod prose;
 mod ranks;

@@ -9,6 +9,7 @@ mod deepspeed;
 mod deepspeed_memory;
 mod deepspeed_zero;
 mod documents;
+mod dpo;
 mod expert_choice;
 mod float8;
 mod flops;

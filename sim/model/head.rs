@@ -7,6 +7,7 @@ use super::ModelConfig;
 use super::autocast::autocast;
 use super::block::parts::norm_op;
 use super::graph::{Axis, ChunkedLoss, Dims, Graph, GraphBuilder, OpKind, ValueId};
+use super::preference::{LogProbs, PreferenceOp};
 use super::tensor::{self, Redistribution};
 use crate::program::{DType, Owner};
 
@@ -64,6 +65,8 @@ pub enum Loss {
     /// cross-entropy (arXiv 2410.10989, section 3.2; `liger_kernel/ops/fused_linear_cross_entropy.py`). A part has
     /// `next_power_of_2(⌈T / ⌈V/D⌉⌉)` tokens.
     FusedLinear,
+    /// A loss over pairs of sequences, between whose two operators the reference model runs ([`super::preference`]).
+    Preference(LogProbs),
 }
 
 impl Default for Loss {
@@ -83,13 +86,20 @@ impl Loss {
             Loss::FlashCrossEntropy
             | Loss::ChunkedLinear { .. }
             | Loss::FusedLinear
-            | Loss::VocabularyChunked { .. } => false,
+            | Loss::VocabularyChunked { .. }
+            | Loss::Preference(_) => false,
         }
     }
 
     /// Whether the model hands all its logits to the loss.
     pub fn sees_whole_logits(self) -> bool {
-        matches!(self, Loss::Fp32CrossEntropy { .. } | Loss::Bf16CrossEntropy { .. } | Loss::FlashCrossEntropy)
+        matches!(
+            self,
+            Loss::Fp32CrossEntropy { .. }
+                | Loss::Bf16CrossEntropy { .. }
+                | Loss::FlashCrossEntropy
+                | Loss::Preference(_)
+        )
     }
 }
 
@@ -161,6 +171,26 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, (loss, inside): (Loss, 
             g.drop_values(&[seen]);
             (from, out)
         }
+        Loss::Preference(code) => {
+            let mut seen = project_whole(g, m, h, weight);
+            if !code.widens_logits() {
+                after_norm(g);
+            }
+            seen = softcap(g, m, seen, dims.tokens());
+            if code.widens_logits() && compute != DType::Fp32 {
+                seen = cast_logits(g, seen, DType::Fp32);
+            }
+            if code.widens_logits() {
+                after_norm(g);
+            }
+            let from = g.ops();
+            let returned = if code.widens_logits() { DType::Fp32 } else { compute };
+            if let Some(dtype) = output.filter(|&dtype| dtype != returned) {
+                seen = cast_logits(g, seen, dtype);
+            }
+            handed = (vec![seen], g.ops());
+            (from, preference(g, (seen, output.unwrap_or(returned)), code))
+        }
         Loss::ChunkedOutput { chunks, compiled } => {
             let parts = parts(g, dims, h, chunks);
             let logits: Vec<ValueId> = parts
@@ -223,6 +253,30 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, (loss, inside): (Loss, 
         handed.1 = loss_from;
     }
     Head { graph: graph.finish(out), norm, loss_from, logits: handed }
+}
+
+/// Logits in another type.
+fn cast_logits(g: &mut GraphBuilder, logits: ValueId, dtype: DType) -> ValueId {
+    let cast = g.op_in("output", OpKind::CAST, &[logits], &[], ("logits_BSV", BSV), dtype);
+    g.drop_values(&[logits]);
+    cast
+}
+
+/// Log-probabilities and a loss over pairs: two operators at the end.
+fn preference(g: &mut GraphBuilder, (logits, dtype): (ValueId, DType), code: LogProbs) -> ValueId {
+    let log_probs = OpKind::Preference(PreferenceOp::LogProbs(code));
+    let made = g.op_in("loss", log_probs, &[logits], &[], ("log_probs", &[]), dtype);
+    g.resize(made, g.dims().b);
+    let mut read = vec![made];
+    if code.names_logits() {
+        read.push(logits);
+    } else {
+        g.drop_values(&[logits]);
+    }
+    let loss = OpKind::Preference(PreferenceOp::Loss(code));
+    let out = g.op_in("loss", loss, &read, &[], ("loss", &[]), dtype);
+    g.drop_values(&read);
+    out
 }
 
 /// torchtitan's loss by parts: copies of the parts, where they do not lie side by side, and a buffer; all parts; the last

@@ -61,6 +61,7 @@ impl Op {
             OpKind::CompiledCrossEntropy { .. } => loss::COMPILED_CROSS_ENTROPY,
             OpKind::VocabularyLogProbs { .. } => loss::VOCABULARY_LOG_PROBS,
             OpKind::ChunkedLoss(_) => loss::CHUNKED_LOSS,
+            OpKind::Preference(_) => loss::PREFERENCE,
             OpKind::FusedLinearCrossEntropy => loss::FUSED_LINEAR_CROSS_ENTROPY,
             OpKind::ParallelCrossEntropy => loss::PARALLEL_CROSS_ENTROPY,
             OpKind::Experts(kind) => frameworks::experts(kind),

@@ -5,11 +5,13 @@ pub mod ddp;
 pub mod fsdp;
 mod looped;
 mod pipeline;
+mod preference;
 mod rotate;
 
 pub use checkpoint::Checkpoint;
 pub use looped::{KeepLogits, Loop};
 pub use pipeline::{Order, Pipeline};
+pub use preference::Reference;
 pub use rotate::{Method, Rotate};
 
 use super::eager::Settings;
@@ -18,12 +20,13 @@ use crate::model::ModelConfig;
 use crate::model::documents::Documents;
 use crate::model::fuse::Float8;
 use crate::model::head::Loss;
+use crate::model::preference::SEQUENCES_OF_A_PAIR;
 use crate::model::style::Style;
 use crate::model::tensor::TensorParallel;
 use crate::model::trained::Trained;
 use crate::program::DType;
 use ddp::Ddp;
-use fsdp::{Fsdp, Reshard};
+use fsdp::{Fsdp, Reshard, Version};
 
 /// `torch.autocast` in bf16 around forward and loss of fp32 parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
@@ -47,7 +50,7 @@ pub enum Initialisation {
 pub struct TorchPlan {
     /// The model.
     pub model: ModelConfig,
-    /// Sequences per micro-batch and rank.
+    /// Sequences per micro-batch and rank; of a loss over pairs two of each.
     pub batch: u64,
     /// Tokens per sequence.
     pub seq: u64,
@@ -121,6 +124,9 @@ pub struct TorchPlan {
     pub style: Style,
     /// Loss.
     pub loss: Loss,
+    /// The reference model of a loss over pairs, where the loss is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reference: Option<Reference>,
     /// What the loop does besides.
     pub training_loop: Loop,
     /// How long the loop's variable holds the logits.
@@ -163,7 +169,22 @@ impl TorchPlan {
 
     /// Whether the first step is another than those after it.
     pub(crate) fn first_step_differs(&self) -> bool {
-        self.cuda_graphs || self.first_step_keeps_head()
+        self.cuda_graphs || self.first_step_keeps_head() || self.reference_stays_gathered()
+    }
+
+    /// Whether a second model is there as the reference.
+    pub(crate) fn has_reference(&self) -> bool {
+        self.reference == Some(Reference::Model)
+    }
+
+    /// Whether that model is sharded. What its root keeps after the first forward stays: no backward lets go of it.
+    fn reference_stays_gathered(&self) -> bool {
+        self.has_reference() && self.fsdp.version == Version::Two
+    }
+
+    /// Sequences of a sample: two of a pair, else one.
+    pub fn sequences_of_a_sample(&self) -> u64 {
+        if self.reference.is_some() { SEQUENCES_OF_A_PAIR } else { 1 }
     }
 
     /// Tokens of a sequence that one rank has.

@@ -33,6 +33,8 @@ pub struct Builder {
     buffers: Interned<Buffer>,
     scope: ScopeId,
     pass: Pass,
+    /// What all memory counts as, whatever it is taken for.
+    counts_as: Option<Category>,
     pub(super) graphs: Graphs,
     /// A stream beside the default one that is the model's own.
     beside: Option<StreamId>,
@@ -63,6 +65,7 @@ impl Builder {
             buffers: Interned::default(),
             scope: ScopeId::default(),
             pass: Pass::Forward,
+            counts_as: None,
             graphs: Graphs::Apart,
             beside: None,
             warm_up: None,
@@ -263,8 +266,14 @@ impl Builder {
 
     /// A buffer that takes no memory of its own: what another hands over ([`Instr::Rename`]).
     pub fn later(&mut self, bytes: Bytes, stream: StreamId, category: Category, name: &'static str) -> BufferId {
+        let category = self.counts_as.unwrap_or(category);
         let buffer = Buffer { bytes, stream, category, name, scope: self.scope };
         self.program.buffers.add(buffer, &mut self.buffers)
+    }
+
+    /// From here on all memory counts as of this category; none: as of the one that it is taken for.
+    pub fn count_as(&mut self, category: Option<Category>) {
+        self.counts_as = category;
     }
 
     /// Takes pinned memory of the host \[B\].

@@ -37,6 +37,8 @@ pub enum Category {
     OptimizerTemporary,
     /// Library workspaces (cuBLAS).
     Workspace,
+    /// A reference model, which is not trained: its parameters, and all that its forward takes.
+    Reference,
 }
 
 impl Category {
@@ -65,6 +67,7 @@ impl Category {
             Category::BackwardTemporary => "backward temporaries",
             Category::OptimizerTemporary => "optimizer temporaries",
             Category::Workspace => "workspaces",
+            Category::Reference => "reference model",
         }
     }
 }

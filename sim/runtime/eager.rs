@@ -53,6 +53,7 @@ mod packed;
 mod parallel_cross_entropy;
 mod params;
 mod partial;
+mod preference;
 mod ranks;
 mod recompute;
 mod redistribute;

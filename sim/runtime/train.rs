@@ -17,11 +17,13 @@ mod frozen;
 mod halves;
 mod initial;
 mod mixers;
+mod models;
 mod part;
 mod passes;
 pub mod pipeline;
 pub(super) mod plan;
 mod reducer;
+mod reference;
 mod setup;
 mod step;
 mod training;
@@ -48,7 +50,9 @@ pub fn trained_parameters(job: &TorchPlan) -> u64 {
 }
 
 fn compile_within(job: &TorchPlan, budget: &Budget) -> Program {
+    let of_reference = reference::plan(job);
     let mut training = Training::new((job, budget), vec![Part::whole(job)]);
+    training.refer_to(of_reference.as_ref());
     training.setup();
     let sections: &[Section] = match job.fsdp.version {
         Version::Two if job.first_step_differs() => &[Section::First, Section::Step],

@@ -57,6 +57,7 @@ pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Tor
     let (model, style) = (&job.model, job.style);
     let plain_loss = matches!(job.loss, Loss::Fp32CrossEntropy { compiled: false });
     let with = [
+        (job.reference.is_some(), "a loss over pairs of sequences", ""),
         (job.compile, "compiled blocks", "write compile.blocks = false"),
         (job.tensor.splits(), "tensor parallelism", "write mesh.tp = 1"),
         (job.context > 1, "context parallelism", "write mesh.cp = 1"),

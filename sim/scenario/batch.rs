@@ -11,6 +11,7 @@ use super::names::XLA;
 use super::reader::{MOST_SEQUENCE, MOST_SMALL, Reader};
 use super::written;
 use crate::hardware::Topology;
+use crate::model::preference::SEQUENCES_OF_A_PAIR;
 use crate::runtime::Plan;
 
 /// The most tokens of a step: the bound of `limits.rs` on a whole job.
@@ -24,7 +25,12 @@ pub(super) fn batch(
 ) -> Result<(u64, u64, u64), ScenarioError> {
     let batch = &scenario.batch;
     let seq = reader.count("batch.sequence", &batch.sequence, 1, MOST_SEQUENCE)?;
-    let micro = reader.count_or("batch.micro", batch.micro.as_ref(), 1, MOST_SMALL, 1)?;
+    let samples = reader.count_or("batch.micro", batch.micro.as_ref(), 1, MOST_SMALL, 1)?;
+    // Of a preference a sample is a pair of sequences.
+    let (micro, counted) = match scenario.dpo {
+        Some(_) => (SEQUENCES_OF_A_PAIR * samples, format!("{samples} pairs")),
+        None => (samples, samples.to_string()),
+    };
     let Some((at, sequences)) = global(reader, batch, seq)? else {
         let accumulation = reader.count_or("batch.accumulation", batch.accumulation.as_ref(), 1, MOST_SMALL, 1)?;
         return Ok((seq, micro, accumulation));
@@ -38,7 +44,7 @@ pub(super) fn batch(
     let each = replicas * micro;
     if !sequences.is_multiple_of(each) {
         let problem = format!(
-            "{sequences} sequences a step do not divide into {replicas} replicas of the model × batch.micro = {micro}, which are {each}"
+            "{sequences} sequences a step do not divide into {replicas} replicas of the model × batch.micro = {counted}, which are {each}"
         );
         return Err(reader.plan(at, problem, instead(batch, seq, sequences.next_multiple_of(each))));
     }
@@ -57,7 +63,7 @@ pub(super) fn batch(
             Err(reader.plan(at, problem, format!("{remedy} at most, or a larger batch.micro")))
         }
         None => {
-            let why = format!("{sequences} sequences / {replicas} replicas / micro {micro}");
+            let why = format!("{sequences} sequences / {replicas} replicas / micro {counted}");
             Ok((seq, micro, reader.assume_for("batch.accumulation", accumulation, accumulation, why)))
         }
     }
@@ -72,8 +78,9 @@ pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Pla
         return Ok(());
     }
     let replicas = made / (job.batch() * u64::from(job.micro_batches())).max(1);
-    let micro = match sequences.is_multiple_of(replicas * u64::from(job.micro_batches())) {
-        true => format!(", or batch.micro = {}", sequences / replicas / u64::from(job.micro_batches())),
+    let each = replicas * u64::from(job.micro_batches()) * job.sequences_of_a_sample();
+    let micro = match sequences.is_multiple_of(each) {
+        true => format!(", or batch.micro = {}", sequences / each),
         false => String::new(),
     };
     let problem = format!("a step has {made} sequences here, and the file asks for {sequences}");

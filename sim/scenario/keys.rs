@@ -40,7 +40,7 @@ const TOP: Table = Table {
 };
 
 /// All tables, in the order that people write them.
-pub const TABLES: [&Table; 31] = [
+pub const TABLES: [&Table; 32] = [
     &TOP,
     &job::TOPOLOGY_KEYS,
     &job::MODEL_KEYS,
@@ -61,6 +61,7 @@ pub const TABLES: [&Table; 31] = [
     &pytorch::FLOAT8_KEYS,
     &trained::TRAINED_KEYS,
     &trained::LORA_KEYS,
+    &trained::DPO_KEYS,
     &pytorch::ACTIVATION_CHECKPOINTING_KEYS,
     &pytorch::ATTENTION_KEYS,
     &training::LOSS_KEYS,

@@ -7,20 +7,21 @@ use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
 use super::reader::{MOST_RANKS, Reader};
 use super::{
-    accumulation, autocast, classes, context, ddp, documents, experts, float8, gate, machine, names, optimizer,
+    accumulation, autocast, classes, context, ddp, documents, dpo, experts, float8, gate, machine, names, optimizer,
     recompute, sharding, stages, tensor, trained, training, written,
 };
 use crate::cost::{Backend, Profile, Software};
 use crate::hardware::{Topology, Vendor};
+use crate::model::head::Loss;
 use crate::model::style::{Modules, NormCode, Style};
 use crate::model::transformers::norm_code;
-use crate::model::{ModelConfig, Norm, Position};
+use crate::model::{Dropout, ModelConfig, Norm, Position};
 use crate::program::{DType, Dispatch};
 use crate::runtime;
 use crate::runtime::eager::Offload;
 use crate::runtime::eager::{LayerNorm, Settings};
 use crate::runtime::fsdp::{MixedPrecision, Wrap};
-use crate::runtime::train::{Checkpoint, Initialisation, TorchPlan};
+use crate::runtime::train::{Checkpoint, Initialisation, KeepLogits, TorchPlan};
 
 /// Where checkpoints around blocks are written, and which there are.
 pub(super) const POLICIES: Rerun =
@@ -135,7 +136,11 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
-    let loss = training::loss(reader, &scenario.loss, &scenario.compile)?;
+    let preference = dpo::dpo(reader, scenario, runtime)?;
+    let loss = match preference {
+        Some(preference) => Loss::Preference(preference.log_probs),
+        None => training::loss(reader, &scenario.loss, &scenario.compile)?,
+    };
     let compile = compiles(reader, &scenario.compile, (runtime, &config.wrap))?;
     let float8 = float8::float8(reader, scenario, ((topology, profile), compile, shard))?;
     let linears = float8::linears(
@@ -149,14 +154,14 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     if scenario.framework.fused_qkv.is_none() && style.modules == Modules::Plain {
         reader.assume("framework.fused_qkv", (), false);
     }
-    let loss_inside = training::inside_model(reader, scenario)?;
+    let loss_inside = preference.is_none() && training::inside_model(reader, scenario)?;
     let eager = Settings {
         norm_code: norm_code(&model, style),
         copies_gradients: deterministic && attention == Backend::Flash2 && multiplied != DType::Fp32,
         ..eager(reader, scenario, (topology, profile), (&model, early_stop, offload))
     };
     let asks = style.modules == Modules::Transformers && checkpoint != Checkpoint::None;
-    let trained = trained::trained(reader, scenario, (runtime, &model, mixed_precision), asks)?;
+    let trained = trained::trained(reader, scenario, (runtime, &model, mixed_precision), (asks, preference))?;
     let job = TorchPlan {
         batch: micro,
         seq,
@@ -180,7 +185,8 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         float8,
         loss,
         unpad: scenario.attention.unpad.as_ref().is_some_and(|at| *at.get_ref()),
-        keep_logits: training::keep_logits(&scenario.loss),
+        reference: preference.map(|preference| preference.reference),
+        keep_logits: if preference.is_some() { KeepLogits::No } else { training::keep_logits(&scenario.loss) },
         loss_inside,
         training_loop: training::training_loop(reader, scenario, loss)?,
         trained,
@@ -196,7 +202,11 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         initialisation: initialisation(reader, scenario, runtime)?,
         autocast,
         cuda_graphs: cuda_graphs(reader, &scenario.framework, runtime),
-        model,
+        // TRL and torchtune switch dropout off (`disable_dropout`).
+        model: match preference {
+            Some(_) => ModelConfig { dropout: Dropout::default(), ..model },
+            None => model,
+        },
     };
     gate::check(reader, scenario, &job, topology)?;
     let software = Software { attention, deterministic, tf32, cublas, rail, blocks: None, disks: None };

@@ -2,6 +2,7 @@
 
 use toml::Spanned;
 
+use super::dpo::Preference;
 use super::entry::Runtime;
 use super::error::ScenarioError;
 use super::names::{FSDP1, FSDP2};
@@ -29,10 +30,10 @@ pub(super) fn trained(
     reader: &mut Reader<'_>,
     scenario: &written::Scenario,
     (runtime, model, precision): (Runtime, &ModelConfig, MixedPrecision),
-    asks: bool,
+    (asks, preference): (bool, Option<Preference>),
 ) -> Result<Option<Trained>, ScenarioError> {
     let lora = match &scenario.lora {
-        Some(at) => Some(lora(reader, at, (runtime, precision))?),
+        Some(at) => Some(lora(reader, at, (runtime, precision), preference)?),
         None => None,
     };
     let layers = model.layers.count();
@@ -149,6 +150,7 @@ fn lora(
     reader: &mut Reader<'_>,
     at: &Spanned<written::Lora>,
     (runtime, precision): (Runtime, MixedPrecision),
+    preference: Option<Preference>,
 ) -> Result<Lora, ScenarioError> {
     let table = at.get_ref();
     if runtime.written() == FSDP1 {
@@ -160,7 +162,12 @@ fn lora(
     let code = match table.implementation {
         Some(LoraCode::Torchtune) => Code::Torchtune,
         Some(LoraCode::Peft) => Code::Peft,
-        None if runtime.keeps_whole() => reader.assume("lora.implementation", Code::Peft, "peft"),
+        None if preference.is_some_and(|preference| preference.adapters() == Code::Peft) => {
+            reader.assume_for("lora.implementation", Code::Peft, "peft", "TRL's")
+        }
+        None if runtime.keeps_whole() && preference.is_none() => {
+            reader.assume("lora.implementation", Code::Peft, "peft")
+        }
         None => reader.assume("lora.implementation", Code::Torchtune, "torchtune"),
     };
     let dtype = match &table.dtype {
@@ -198,7 +205,8 @@ fn lora(
     let own_type = runtime.keeps_whole();
     let dtype = if own_type { dtype } else { precision.compute() };
     let modules = modules(reader, &table.modules)?;
-    Ok(Lora { rank, modules, dropout: dropout > 0.0, dtype, own_type, code, packed })
+    let dropout = dropout > 0.0 && preference.is_none();
+    Ok(Lora { rank, modules, dropout, dtype, own_type, code, packed })
 }
 
 /// Linears that have adapters, in the order of a layer's.

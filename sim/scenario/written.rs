@@ -4,6 +4,7 @@
 mod fill;
 
 mod documents;
+mod dpo;
 mod experts;
 mod failures;
 mod float8;
@@ -22,6 +23,7 @@ mod xla;
 mod zero;
 
 pub use documents::{DocumentLength, Documents, Lognormal, Packing};
+pub use dpo::{Dpo, PreferenceCode, Reference};
 pub use experts::{ExpertLoad, ExpertStyle};
 pub use failures::{Checkpoint, Every, Failures, Spares};
 pub use fill::Defaults;
@@ -104,6 +106,8 @@ pub struct Scenario {
     pub trained: Option<Spanned<Trained>>,
     /// Adapters beside frozen weights.
     pub lora: Option<Spanned<Lora>>,
+    /// Direct preference optimization.
+    pub dpo: Option<Spanned<Dpo>>,
     /// The loss.
     #[serde(default)]
     pub loss: Loss,

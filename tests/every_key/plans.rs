@@ -92,6 +92,9 @@ pub fn plans() -> Vec<String> {
             "optimizer.name = 'decoupled_adamw'",
             "trained.freeze = ['embedding']",
             "lora.rank = 8, lora.modules = ['q_proj','v_proj']",
+            "dpo.implementation = 'torchtune'",
+            "dpo.implementation = 'trl', framework.modules = 'transformers'",
+            "lora.rank = 8, lora.modules = ['q_proj','v_proj'], dpo.implementation = 'torchtune'",
             "compile.blocks = true, float8.recipe = 'tensorwise', float8.all_gather = true",
         ]),
         add(&of(TINY, "llama-3.2-1b"), &["fsdp.wrap = 'torchtitan'", "batch.accumulation = 2", "compile.blocks = true", "mesh.dp_shard = 4, mesh.cp = 2, compile.blocks = true"]),
@@ -104,7 +107,7 @@ pub fn plans() -> Vec<String> {
         add(&of(TINY, "llm-foundry-mpt-125m"), &[]),
         add(&fsdp1, &["batch.accumulation = 2", "activation_checkpointing.policy = 'full'", "topology.nodes = 2, mesh.dp_replicate = 2", "fsdp.wrap = 'root'"]),
         add(&ddp, &["batch.accumulation = 2", "activation_checkpointing.policy = 'full'", "ddp.gradient_as_bucket_view = true", "ddp.find_unused_parameters = true", "precision.autocast = 'bf16'", "topology.nodes = 2"]),
-        add(&single, &["batch.accumulation = 2", "activation_checkpointing.policy = 'full'", "precision.storage = 'bf16'", "precision.storage = 'bf16', lora.rank = 8, lora.modules = ['all-linear']", "optimizer.clip_grad_norm = false", "optimizer.clip_grad_norm = false, optimizer.in_backward = true"]),
+        add(&single, &["batch.accumulation = 2", "activation_checkpointing.policy = 'full'", "precision.storage = 'bf16'", "precision.storage = 'bf16', lora.rank = 8, lora.modules = ['all-linear']", "dpo.implementation = 'trl'", "dpo.implementation = 'torchtune'", "precision.storage = 'bf16', lora.rank = 8, lora.modules = ['all-linear'], dpo.implementation = 'trl'", "optimizer.clip_grad_norm = false", "optimizer.clip_grad_norm = false, optimizer.in_backward = true"]),
         add(&of(&single, "llama-3.2-1b"), &["precision.autocast = 'bf16'"]),
         add(MEGATRON, &[
             "megatron.implementation = 'local'",

@@ -364,6 +364,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<TorchPlan> {
         },
         keep_logits: KeepLogits::No,
         loss_inside: false,
+        reference: None,
         output: config.output_fp32.then_some(DType::Fp32),
         loss: match config.loss.as_str() {
             "bf16" => Loss::Bf16CrossEntropy { compiled: config.compile_loss },

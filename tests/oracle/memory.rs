@@ -102,7 +102,7 @@ fn group(category: Category, phase: &str, world: u32) -> &'static str {
         Category::ReduceScatterInput => "rs_input",
         Category::ShardedGradient => "sharded_grad(rs_output)",
         Category::UnshardedGradient => "unsharded_grad",
-        Category::Activation | Category::Logits => "fwd",
+        Category::Activation | Category::Logits | Category::Reference => "fwd",
         Category::Recompute => "recompute",
         Category::BackwardTemporary => "bwd",
         Category::OptimizerTemporary => "opt_temp",

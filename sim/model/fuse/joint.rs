@@ -143,6 +143,7 @@ impl Joint {
             | OpKind::CompiledCrossEntropy { .. }
             | OpKind::VocabularyLogProbs { .. }
             | OpKind::ChunkedLoss(_)
+            | OpKind::Preference(_)
             | OpKind::FusedLinearCrossEntropy
             | OpKind::ParallelCrossEntropy
             | OpKind::Mamba2(_)
@@ -343,6 +344,7 @@ impl Joint {
             | OpKind::CompiledCrossEntropy { .. }
             | OpKind::VocabularyLogProbs { .. }
             | OpKind::ChunkedLoss(_)
+            | OpKind::Preference(_)
             | OpKind::FusedLinearCrossEntropy
             | OpKind::ParallelCrossEntropy
             | OpKind::Mamba2(_)

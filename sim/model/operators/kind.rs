@@ -7,6 +7,7 @@ use crate::model::internlm::InternLmOp;
 use crate::model::layer::{GatedDelta, Mamba2};
 use crate::model::megatron::MegatronOp;
 use crate::model::nanotron::NanotronOp;
+use crate::model::preference::PreferenceOp;
 use crate::model::tensor::Redistribution;
 
 /// What an operator does.
@@ -113,6 +114,8 @@ pub enum OpKind {
     },
     /// A step of head and loss by parts, gradients made at once; [`ChunkedLoss::Parts`] has the head's weight.
     ChunkedLoss(ChunkedLoss),
+    /// Log-probabilities of sequences, or a loss over pairs of them.
+    Preference(PreferenceOp),
     /// Head and loss in one, gradients made in forward; parameter: the head's weight.
     FusedLinearCrossEntropy,
     /// Negative log-likelihood over logits that are split on the vocabulary, in fp32 (DTensor's `loss_parallel`).

@@ -30,3 +30,5 @@ pub(super) const FUSED_LINEAR_CROSS_ENTROPY: Row = LOSS;
 pub(super) const VOCABULARY_LOG_PROBS: Row = Row { kernel: "head by vocabulary", ..LOSS };
 /// With the head, over parts of the sequence.
 pub(super) const CHUNKED_LOSS: Row = Row { kernel: "loss by parts", ..LOSS };
+/// Over pairs of sequences.
+pub(super) const PREFERENCE: Row = LOSS;

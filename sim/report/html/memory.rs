@@ -21,8 +21,10 @@ use crate::units::{Bytes, Time};
 const COLUMNS: u64 = 800;
 /// Height of the drawing, in its own units.
 const HEIGHT: u64 = 1000;
-/// The class of what lies outside the allocator, after those of the categories.
-const OUTSIDE: usize = Category::COUNT;
+/// The class of what lies outside the allocator.
+const OUTSIDE: usize = 16;
+/// The class of a reference model.
+const REFERENCE: usize = 17;
 
 type Totals = [u64; Category::COUNT];
 
@@ -193,7 +195,7 @@ fn chart(answer: &Prediction, recorded: &Recorded<'_>) -> Markup {
             }
             ul.legend {
                 @for &category in used.iter().rev() {
-                    li { i class={ "swatch m" (category as usize) } {} (category.label()) }
+                    li { i class={ "swatch m" (colour(category)) } {} (category.label()) }
                 }
                 li { i class={ "swatch m" (OUTSIDE) } {} "context and communicators" }
             }
@@ -201,12 +203,17 @@ fn chart(answer: &Prediction, recorded: &Recorded<'_>) -> Markup {
     }
 }
 
+/// The number of a category's class, which gives it its colour.
+fn colour(category: Category) -> usize {
+    if category == Category::Reference { REFERENCE } else { category as usize }
+}
+
 /// A category's area, down to zero: those below are drawn over it.
 fn area(curve: &Curve, category: Category, peak: &Totals, outside: Bytes, axis: &Axis) -> String {
     let index = category as usize;
     let path = curve.area(index + 1, outside, axis);
     let words = format!("{}: {} at the peak", category.label(), gib(Bytes(peak[index])));
-    html! { path class=(format!("fill m{index}")) d=(path) { title { (words) } } }.into_string()
+    html! { path class=(format!("fill m{}", colour(category))) d=(path) { title { (words) } } }.into_string()
 }
 
 /// When each instruction of a compiled step takes effect: nothing runs ahead there, so it is when the last kernel before it ends.
@@ -238,7 +245,7 @@ fn peak(answer: &Prediction) -> Markup {
     };
     let mut rows: Vec<Vec<Markup>> = vec![];
     for (category, bytes) in report.breakdown.sorted() {
-        let name = html! { i class={ "swatch key m" (category as usize) } {} (category.label()) };
+        let name = html! { i class={ "swatch key m" (colour(category)) } {} (category.label()) };
         let size = page::figure(&format!("memory.breakdown_bytes.{}", category.label()), bytes.0, &gib(bytes));
         rows.push(vec![name, size, html! { (format!("{:.1} %", share(bytes))) }, html! { (largest(category)) }]);
     }

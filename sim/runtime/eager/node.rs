@@ -67,6 +67,7 @@ impl Eager {
             OpKind::Embedding if !graph.trains(op, 0) => self.release(gradient),
             OpKind::Embedding => self.embedding(node, frame, gradient),
             OpKind::ChunkedLoss(_) => self.chunked_loss_backward(node, frame, gradient),
+            OpKind::Preference(kind) => self.preference_backward(node, kind, frame, gradient),
             OpKind::FusedLinearCrossEntropy => {
                 self.release(gradient);
                 self.fused_linear_backward(node, frame);

@@ -43,6 +43,7 @@ impl Eager {
             }
             OpKind::FusedLinearCrossEntropy => return self.fused_linear(graph, op, frame),
             OpKind::ChunkedLoss(kind) => return self.chunked_loss(graph, op, kind, frame),
+            OpKind::Preference(kind) => return self.preference(graph, op, kind, frame, results),
             OpKind::VocabularyLogProbs { words } => return self.vocabulary(graph, op, words, frame),
             OpKind::FlashCrossEntropy => return self.flash_cross_entropy(graph, op, frame),
             OpKind::CompiledCrossEntropy { mean } => return self.compiled_cross_entropy(graph, op, mean, frame),

@@ -128,6 +128,11 @@ impl<'c> Run<'c> {
         Run { whole: params.to_vec(), ..Run::new(eager, config, vec![], units, communicators) }
     }
 
+    /// A further model on one device.
+    pub fn add_whole(&mut self, params: &[ShardedParam]) {
+        self.whole.extend_from_slice(params);
+    }
+
     /// One more root, with groups of its own among the run's.
     pub fn add_root(&mut self, units: Units) {
         self.resting.push(Some((units, Context::default())));
@@ -344,7 +349,7 @@ impl<'c> Run<'c> {
         if self.is_flat() {
             return self.flat_zero_gradients();
         }
-        for param in &self.whole {
+        for param in self.whole.iter().filter(|param| param.trained) {
             if let Some((gradient, _)) = self.eager.take_leaf(param.index) {
                 self.eager.release(gradient);
             }

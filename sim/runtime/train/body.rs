@@ -1,7 +1,8 @@
 //! Around the loop over blocks in transformers' `forward`: what it makes for all of them, and what it names until it returns.
 
 use super::blocks::BlockFrame;
-use super::training::{Body, Training};
+use super::models::Body;
+use super::training::Training;
 use crate::model::transformers::{Blocks, body};
 use crate::plan::torch::Checkpoint;
 use crate::runtime::eager::{Frame, Storage};
@@ -15,7 +16,7 @@ impl Training<'_> {
         let blocks = Blocks {
             checkpointed: job.checkpoint != Checkpoint::None,
             compiled: job.compile,
-            casts: job.fsdp.version != Version::Unsharded,
+            casts: job.fsdp.version != Version::Unsharded && !self.refers_by_root_alone(),
         };
         let Some(made) = body(&job.model, (job.batch, job.seq), compute, job.style, blocks) else { return };
         let eager = &mut self.run.eager;

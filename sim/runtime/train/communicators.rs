@@ -1,6 +1,8 @@
 //! Communicators and streams of a run, FSDP's and those beside them.
 
 use super::pipeline::stages;
+use crate::model::head::Loss;
+use crate::model::preference::LogProbs;
 use crate::plan::eager::Offload;
 use crate::plan::torch::TorchPlan;
 use crate::program::{Builder, Group, GroupId, StreamId};
@@ -8,11 +10,12 @@ use crate::runtime::compiled::Rotation;
 use crate::runtime::ddp;
 use crate::runtime::eager::framework::TensorAxis;
 use crate::runtime::eager::{COMPUTE, Ring, TensorGroup};
-use crate::runtime::fsdp::{Communicators, OF_EACH_ROOT, STREAMS};
+use crate::runtime::fsdp::{Communicators, OF_EACH_ROOT, STREAMS, Version};
 
 /// Process groups; that of all ranks is one of its own only where the mesh has two axes and somebody uses it.
 pub(super) fn communicators(program: &mut Builder, job: &TorchPlan) -> Communicators {
-    let (fsdp, reads_back) = (&job.fsdp, job.training_loop.host_syncs > 0);
+    let reads_back = job.training_loop.host_syncs > 0 || job.loss == Loss::Preference(LogProbs::Trl);
+    let fsdp = &job.fsdp;
     // Tensor-parallel ranks are neighbours: the mesh's last axis.
     let inner = job.tensor.ranks as u32;
     let mut add = |name: &str, size, stride| program.add_group(Group::new(name, size, stride * inner));
@@ -36,6 +39,9 @@ pub(super) fn streams(job: &TorchPlan) -> Vec<&'static str> {
         (None, Some(Offload::OwnStream(_))) => STREAMS.to_vec(),
         (None, _) => job.fsdp.streams().to_vec(),
     };
+    if job.has_reference() && job.fsdp.version == Version::Two {
+        streams.extend(&STREAMS[1..=OF_EACH_ROOT]);
+    }
     if let Some(pipeline) = &job.pipeline {
         streams.extend((1..pipeline.virtual_stages).flat_map(|_| &STREAMS[1..=OF_EACH_ROOT]));
         streams.extend(stages::STREAMS);

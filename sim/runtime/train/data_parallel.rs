@@ -16,7 +16,9 @@ impl Training<'_> {
     /// After the model has been made: `DistributedDataParallel(model)`.
     pub(super) fn data_parallel_set_up(&mut self) {
         let storage = self.job.fsdp.mixed_precision.storage;
-        let params = self.layout.params.iter();
+        // A reference model is not wrapped.
+        let own = self.layout.ends.last().copied().unwrap_or(0);
+        let params = self.layout.params[..own].iter();
         let tensors = params.flat_map(|param| param.stored.tensors(param.elements(), storage.bytes())).collect();
         self.reduce(|reducer, training| reducer.set_up(&mut training.run.eager, vec![(storage, tensors)]));
     }

@@ -1,6 +1,6 @@
 //! What everything above asks of a job of PyTorch's own runtimes.
 
-use super::{compile_within, documents, frozen, mixers, pipeline, plan};
+use super::{compile_within, documents, frozen, mixers, pipeline, plan, reference};
 use crate::model::experts::{Experts, Implementation, Score, choice};
 use crate::model::head::Loss;
 use crate::plan::torch::Checkpoint;
@@ -47,6 +47,9 @@ fn refuses(job: &TorchPlan) -> Option<Refusal> {
         return Some(refusal);
     }
     if let Some(refusal) = job.trained.as_ref().and_then(|trained| frozen::refuses(job, trained)) {
+        return Some(refusal);
+    }
+    if let Some(refusal) = reference::refuses(job) {
         return Some(refusal);
     }
     if let Loss::ChunkedGradients { chunks, .. } = job.loss {

@@ -32,7 +32,10 @@ impl Training<'_> {
         if let Some(autocast) = self.job.autocast {
             self.run.eager.autocast_begins(autocast.cache);
         }
-        self.data_parallel_forward_begins();
+        let refers = self.refers();
+        if !refers {
+            self.data_parallel_forward_begins();
+        }
         self.run.root_pre_forward();
         let Part { blocks: layers, head: has_head, .. } = self.parts[self.at].clone();
         let (mut embedding, mut hidden) = match input {
@@ -51,13 +54,16 @@ impl Training<'_> {
             let (mut frame, output) = self.forward_block(layer, hidden);
             self.run.eager.program.enter(before);
             self.block_forward_ended(layer);
+            if refers {
+                self.cast_ended(layer);
+            }
             self.name_results(&mut frame);
             self.run.eager.release(hidden);
             hidden = output;
             blocks.push(frame);
         }
         let mut head = has_head.then(|| self.forward_head(hidden));
-        if self.data_parallel_forward_ended() {
+        if !refers && self.data_parallel_forward_ended() {
             self.copy_logits(head.as_mut());
         }
         if !(self.job.loss_inside && has_head) {
@@ -155,7 +161,7 @@ impl Training<'_> {
     }
 
     /// The loss of what a forward has made.
-    pub(super) fn loss(&mut self, frames: &mut Frames) {
+    pub(super) fn loss(&mut self, frames: &mut Frames, micro_batch: u32) {
         let Some(mut head) = frames.head.take() else { return };
         let before = self.run.eager.program.enter(self.scopes.head);
         self.run.eager.category = Category::Logits;
@@ -178,7 +184,11 @@ impl Training<'_> {
         if self.job.keep_logits == KeepLogits::Backward {
             frames.logits = logits.iter().map(|&value| self.run.eager.hold(&head, value)).collect();
         }
-        self.forward_loss(&mut head, handed);
+        if self.job.reference.is_some() {
+            self.loss_over_pairs(&mut head, handed, micro_batch);
+        } else {
+            self.forward_loss(&mut head, handed);
+        }
         let graph = &self.graphs.head.graph;
         frames.loss = Some(self.run.eager.finish_forward(graph, &mut head));
         frames.head = Some(head);

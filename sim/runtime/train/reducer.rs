@@ -28,7 +28,7 @@ fn trained_dtype(job: &TorchPlan) -> DType {
 }
 
 /// What modules have registered as buffers: rotary tables or frequencies, and biases on attention scores.
-fn buffers(job: &TorchPlan) -> Buffers {
+pub(super) fn buffers(job: &TorchPlan) -> Buffers {
     let transformers = class_of(&job.model, job.style).is_some();
     let blocks = Part::whole(job).blocks.len();
     let list = match job.model.position {

@@ -3,6 +3,8 @@
 use super::training::Training;
 use crate::model::Position;
 use crate::model::graph::Stored;
+use crate::model::head::Loss;
+use crate::model::preference::LogProbs;
 use crate::model::style::{Linears, Rope};
 use crate::model::transformers::class_of;
 use crate::program::{Builder, Category, DType};
@@ -17,7 +19,9 @@ impl Training<'_> {
         let job = self.job;
         let storage = job.fsdp.mixed_precision.storage.bytes();
         let shards = self.run.shards();
-        let keeps_logits = self.keeps_logits();
+        let whose = if self.keeps_reference_logits() { Category::Reference } else { Category::Logits };
+        let keeps_logits = self.keeps_logits() || self.keeps_reference_logits();
+        let first_of_reference = self.reference.as_ref().and_then(|reference| reference.first);
         let program = &mut self.run.eager.program;
         // The rotary table: complex64, one row per position. Every part of the model has one, or every block before its parameters.
         let by_position = job.style.rope == Rope::ComplexByPosition;
@@ -42,9 +46,12 @@ impl Training<'_> {
                 }
                 let name = param.map_or("flat_param", |param| self.layout.names[param]);
                 let stored = param.map_or(Stored::Plain, |param| self.layout.params[param].stored);
+                let of_reference = param.zip(first_of_reference).is_some_and(|(param, first)| param >= first);
+                program.count_as(of_reference.then_some(Category::Reference));
                 for bytes in stored.tensors(owned.elements(), storage) {
                     program.alloc(Bytes(bytes), COMPUTE, Category::Parameter, name);
                 }
+                program.count_as(None);
             }
         }
         // `to_empty` makes a tied table twice; the second goes when FSDP ties the two again before the first step.
@@ -77,6 +84,7 @@ impl Training<'_> {
         if let Some(twice) = twice {
             program.free(twice);
         }
+        self.set_up_reference();
         self.initialise(&tables, table.unwrap_or_default());
         if job.master_weights {
             // `p.detach().clone().float()`
@@ -96,13 +104,16 @@ impl Training<'_> {
         if keeps_logits {
             let head = &self.graphs.head;
             let bytes = head.logits.0.iter().map(|&value| Bytes(head.graph.values[value].bytes()));
-            self.kept_across = bytes
-                .map(|bytes| program.later(bytes, COMPUTE, Category::Logits, "logits of the step before"))
-                .collect();
+            self.kept_across =
+                bytes.map(|bytes| program.later(bytes, COMPUTE, whose, "logits of the step before")).collect();
         }
         // All that a pipeline takes in a step is there when it begins.
         let batches = if job.pipeline.is_some() { job.accumulation } else { 1 };
-        let given: &[_] = if by_position { &["tokens", "labels", "positions"] } else { &["tokens", "labels"] };
+        let given: &[_] = match job.loss {
+            Loss::Preference(LogProbs::Trl) => &["input_ids", "attention_mask", "completion_mask"],
+            _ if by_position => &["tokens", "labels", "positions"],
+            _ => &["tokens", "labels"],
+        };
         for name in (0..batches).flat_map(|_| given) {
             program.alloc(Bytes(job.batch * job.own_tokens() * DType::Int64.bytes()), COMPUTE, Category::Buffer, name);
         }

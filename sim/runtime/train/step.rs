@@ -7,7 +7,7 @@ use crate::runtime::optimizer;
 
 impl Training<'_> {
     pub(super) fn phase_end(&mut self, name: &str, micro_batch: u32) {
-        let name = if self.job.accumulation > 1 && matches!(name, "fwd" | "bwd") {
+        let name = if self.job.accumulation > 1 && matches!(name, "fwd" | "ref" | "bwd") {
             format!("{name}{micro_batch}")
         } else {
             name.to_owned()
@@ -25,8 +25,8 @@ impl Training<'_> {
             self.run.eager.leaves.dtype = self.run.stored_gradient();
             self.graph_begins(first, micro_batch);
             let (mut frames, _) = self.forward(None);
-            self.loss(&mut frames);
-            self.phase_end("fwd", micro_batch);
+            self.loss(&mut frames, micro_batch);
+            self.phase_end(self.forward_ends_as(), micro_batch);
             let (loss, logits) = (frames.loss.take(), std::mem::take(&mut frames.logits));
             self.backward(&mut frames, None, last || !self.job.marks_last);
             if let Some(loss) = loss {

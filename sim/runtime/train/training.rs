@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::communicators::{communicators, context_ring, expert_groups, streams, tensor_axis};
+use super::models::{Body, Reference};
 use super::part::Part;
 use super::plan::{Graphs, Layout, Scopes, graphs, layout};
 use super::reducer;
@@ -17,20 +18,6 @@ use crate::runtime::eager::framework::{ExpertAxis, StepAtOnce};
 use crate::runtime::eager::{Eager, FrameworkState, Shared, Storage};
 use crate::runtime::fsdp::Version;
 use crate::runtime::fsdp::hooks::Run;
-
-/// What the body of a model has made.
-#[derive(Debug, Default)]
-pub(super) struct Body {
-    /// What `forward` names until it returns.
-    pub(super) named: Vec<Storage>,
-    /// What it names of the latest block's results.
-    pub(super) results: Vec<Storage>,
-    /// What blocks share until the first one's backward is over.
-    pub(super) shared: Vec<Storage>,
-    /// Sizes of what is cast for each block, and by block what is there.
-    pub(super) casts: Vec<u64>,
-    pub(super) cast: Vec<(usize, Storage)>,
-}
 
 /// What is known of a run's graph.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +58,8 @@ pub(super) struct Training<'j> {
     pub(super) pipeline_group: Option<GroupId>,
     /// `DistributedDataParallel`'s reducer, where the job has one.
     pub(super) reducer: Option<Rc<RefCell<Reducer>>>,
+    /// The reference model of a loss over pairs, where it runs in a step.
+    pub(super) reference: Option<Box<Reference<'j>>>,
     /// CUDA graphs of forward and backward, where the job has them.
     pub(super) graphs_of_passes: Option<Captured>,
 }
@@ -150,6 +139,7 @@ impl<'j> Training<'j> {
             of_loss,
             pipeline_group,
             reducer,
+            reference: None,
             graphs_of_passes,
         }
     }

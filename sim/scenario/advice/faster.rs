@@ -46,7 +46,7 @@ fn of_the_same_batch(scenario: &Scenario, change: Change) -> Change {
 
 /// Micro-batches of twice the size.
 fn larger_batches(scenario: &Scenario) -> Change {
-    let twice = scenario.job.batch().saturating_mul(2);
+    let twice = scenario.job.samples().saturating_mul(2);
     of_the_same_batch(scenario, Change::set("batch.micro", i64::try_from(twice).unwrap_or(i64::MAX)))
 }
 

@@ -202,6 +202,21 @@ pub(super) const RULES: &[Rule<TorchPlan>] = &[
         "the loss holds what the head has gathered until the step's end",
     ),
     Rule(
+        &[
+            "loss.kind",
+            "loss.chunks",
+            "loss.words",
+            "loss.keep_logits",
+            "loss.inside_model",
+            "loss.unshards_head",
+            "loss.unnamed_logits",
+            "compile.loss",
+        ],
+        |plan| plan.job.reference.is_some(),
+        "[dpo] has a loss of its own",
+    ),
+    Rule(&["lora.dropout"], |plan| plan.job.reference.is_some(), "trainers of preferences switch dropout off"),
+    Rule(
         &["loss.keep_logits"],
         |plan| !plan.job.loss.sees_whole_logits() && !matches!(plan.job.loss, Loss::ChunkedOutput { .. }),
         "the model hands its loss no logits",

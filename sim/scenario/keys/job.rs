@@ -235,7 +235,7 @@ pub(super) const BATCH_KEYS: Table = Table {
     ],
     keys: &[
         Key::new("sequence", Count(Some((1, 1 << 26))), ALL, "Tokens per sequence."),
-        Key::new("micro", Count(Some((1, 1 << 16))), ALL, "Sequences per rank and micro-batch."),
+        Key::new("micro", Count(Some((1, 1 << 16))), ALL, "Sequences per rank and micro-batch; with `[dpo]` pairs of them."),
         Key::new("accumulation", Count(Some((1, 1 << 16))), ALL, "Micro-batches per step."),
         Key::new(
             "global",

@@ -51,6 +51,9 @@ pub(super) const MEGATRON: &[&str] = &["megatron", "deepspeed"];
 /// Those that run a PyTorch module as it is.
 pub(super) const MODULES: &[&str] = &["fsdp2", "fsdp1", "ddp", "single_device", "deepspeed-zero"];
 
+/// Those under which a loss over pairs of sequences is simulated.
+pub(super) const PAIRS: &[&str] = &["fsdp2", "single_device"];
+
 /// nanotron.
 pub(super) const NANOTRON: &[&str] = &["nanotron"];
 

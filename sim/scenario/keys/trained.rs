@@ -1,6 +1,6 @@
 //! The tables of what is trained and of adapters.
 
-use super::readers::{ADAPTERS, MEGATRON, OTHERS, PYTORCH};
+use super::readers::{ADAPTERS, MEGATRON, OTHERS, PAIRS, PYTORCH};
 use super::row::Choice::Word;
 use super::row::Kind::{Choice, Count, Flag, List, Number};
 use super::row::{Group, Instead, Key, Table};
@@ -80,6 +80,32 @@ pub(super) const LORA_KEYS: Table = Table {
             Choice(&[Word("plain"), Word("nf4")]),
             PYTORCH,
             "How the layers' frozen linears are stored: as they are, or in NF4 with quantized scales (bitsandbytes).",
+        ),
+    ],
+};
+
+/// `[dpo]`
+pub(super) const DPO_KEYS: Table = Table {
+    name: "dpo",
+    help: "Direct preference optimization (DPO): a loss over pairs of sequences, one chosen and one rejected, against a reference model. \
+           `batch.micro` then counts pairs. `[loss]` is not read.",
+    group: Group::Model,
+    owner: None,
+    instead: &[(OTHERS, "preference optimization is simulated under FSDP2 and on one device: remove the table")],
+    keys: &[
+        Key::new(
+            "reference",
+            Choice(&[Word("model"), Word("adapters_off"), Word("precomputed")]),
+            PAIRS,
+            "What the policy is compared with. model: a second model, which runs forward without gradients. adapters_off: the policy \
+             without its adapters (`[lora]`). precomputed: log-probabilities that come with the data (`precompute_ref_log_probs`).",
+        ),
+        Key::new(
+            "implementation",
+            Choice(&[Word("trl"), Word("torchtune")]),
+            PAIRS,
+            "Whose trainer computes log-probabilities and loss, which decides how many copies of the logits are held. trl: `DPOTrainer` \
+             of TRL 1.13. torchtune: the recipes of torchtune 0.6.1.",
         ),
     ],
 };

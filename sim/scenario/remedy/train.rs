@@ -66,7 +66,7 @@ pub(super) fn changes(scenario: &Scenario, job: &TorchPlan) -> Vec<Change> {
         let host = host.map(|(key, value)| (key.to_owned(), value));
         list.push(Change::set("zero.offload_optimizer", Value::Table(host.into_iter().collect())));
     }
-    list.extend(smaller_batches(job.batch));
+    list.extend(smaller_batches(job.batch / job.sequences_of_a_sample()));
     if job.fsdp.version != Version::Unsharded {
         list.push(Change::set("fsdp.cpu_offload", !job.fsdp.cpu_offload));
     }

@@ -115,7 +115,11 @@ fn recompute(at: &At<'_>) -> Vec<Option<Value>> {
     let mut parts: Vec<u64> = [layers / 4, layers / 2, layers * 3 / 4].into_iter().filter(|&part| part > 0).collect();
     parts.dedup();
     let parts = parts.into_iter().filter(|&part| part < layers).map(|part| with("block", part));
-    [some("none")].into_iter().chain(parts).chain([with("uniform", 1)]).collect()
+    // Where the request says that the attention core runs again, that is the least.
+    let modules = at.request.fixed("megatron.recompute_modules").and_then(Value::as_array);
+    let core = modules.is_some_and(|modules| modules.iter().any(|module| module.as_str() == Some("core_attn")));
+    let least = if core { "core_attn" } else { "none" };
+    [some(least)].into_iter().chain(parts).chain([with("uniform", 1)]).collect()
 }
 
 /// How context-parallel ranks exchange keys and values.

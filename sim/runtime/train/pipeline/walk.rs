@@ -121,7 +121,7 @@ impl Rank<'_> {
         }
         self.forward_ended();
         if self.is_last(stage) {
-            self.training.loss(&mut frames);
+            self.training.loss(&mut frames, 0);
             self.losses.extend(frames.loss.take());
         }
         self.open.insert(key, Open { frames, input, output: held, logits, gradient: None, made: None });
