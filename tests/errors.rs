@@ -17,7 +17,7 @@ use crate::keys::rows;
 use crate::pages::fresh;
 
 /// What a source file's refusals are of: the frameworks whose jobs it is asked about.
-const FRAMEWORKS: [(&str, &[&str]); 18] = [
+const FRAMEWORKS: [(&str, &[&str]); 19] = [
     (
         "framework.rs",
         &[

@@ -266,7 +266,7 @@ fn scopes(program: &mut Builder, job: &TorchPlan) -> Scopes {
         embedding: add("tok_embeddings"),
         blocks: (0..job.model.layers.count()).map(|layer| add(&format!("layers.{layer}"))).collect(),
         head: add("norm, output"),
-        optimizer: ScopeId(0),
-        metrics: ScopeId(0),
+        optimizer: ScopeId::default(),
+        metrics: ScopeId::default(),
     }
 }
