@@ -84,7 +84,8 @@ fn experts_that_see_narrower_rows_say_where_they_are_not_simulated() {
         let said = said(&format!("{megatron}\n[megatron]\n{keys}\n"));
         assert!(said.contains(problem), "{said}");
     }
-    let sharded = said(&TINY.replace("huggingface = \"config.json\"", SUPER));
+    let sharded =
+        said(&(TINY.replace("huggingface = \"config.json\"", SUPER) + "[framework]\nexperts = \"torchtitan\"\n"));
     assert!(sharded.contains("a narrower copy of the hidden state"), "{sharded}");
 }
 

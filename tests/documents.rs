@@ -1,7 +1,8 @@
 //! Documents packed into a sequence: attention computes the pairs that the mask lets through, and nothing else changes.
 
 use windtunnel::program::{Instr, Program, Work};
-use windtunnel::scenario::Scenario;
+use windtunnel::scenario::predict::Settings;
+use windtunnel::scenario::{Scenario, predict};
 
 use crate::make::{self, MEGATRON, TINY};
 
@@ -111,17 +112,23 @@ const REFUSED: &[(&str, &str)] = &[
     ),
 ];
 
+/// Why a scenario is not flown, whether its reader or the simulator says so.
+fn refused(text: &str) -> String {
+    let flown = Scenario::parse(make::FILE, text).and_then(|scenario| predict(&scenario, Settings::default()));
+    flown.map(|_| ()).expect_err(text).to_string()
+}
+
 #[test]
 fn what_is_not_simulated_is_refused_with_its_place() {
     for &(changes, words) in REFUSED {
-        let error = Scenario::parse(make::FILE, &tiny(changes)).expect_err(changes).to_string();
+        let error = refused(&tiny(changes));
         assert!(error.contains(words) && error.contains("scenario.toml:"), "{changes}: {error}");
     }
     for (text, words) in [
         (make::apply(MEGATRON, "megatron.attention = 'unfused', batch.documents = { length = 32 }"), "flash attention"),
         (engine(", mesh.cp = 2, mesh.tp = 1, batch.documents = { length = 32 }"), "context-parallel ranks share"),
     ] {
-        let error = Scenario::parse(make::FILE, &text).expect_err(words).to_string();
+        let error = refused(&text);
         assert!(error.contains(words), "{error}");
     }
 }

@@ -44,13 +44,14 @@ pub fn map(entry: &Entry, tables: &Tables) -> Result<Mapped, Reason> {
     let rules: Vec<&Rule> = common.rules.iter().chain(&table.rules).filter(|rule| rule.holds(&seen.value)).collect();
     let runtime = rules.iter().rev().find_map(|rule| rule.set.get("runtime")?.as_str()).unwrap_or("");
     beyond(row, &entry.value, runtime)?;
-    for rule in &rules {
-        if let Some(why) = &rule.outside {
-            return Err(Reason::Outside(why.clone()));
-        }
-        if let Some(why) = &rule.refuse {
-            return Err(Reason::Uncovered(why.clone()));
-        }
+    if let Some(why) = rules.iter().find_map(|rule| rule.outside.clone()) {
+        return Err(Reason::Outside(why));
+    }
+    if adapted(&entry.value) && !rules.iter().any(|rule| rule.set.contains_key("lora")) {
+        return Err(Reason::Outside("LoRA, in a framework whose adapters are not described".to_owned()));
+    }
+    if let Some(why) = rules.iter().find_map(|rule| rule.refuse.clone()) {
+        return Err(Reason::Uncovered(why));
     }
     let mut assumed = seen.assumed;
     assumed.extend(idle(&entry.value, &rules, [table, common])?);
@@ -70,11 +71,6 @@ pub fn map(entry: &Entry, tables: &Tables) -> Result<Mapped, Reason> {
     keys.without_idle();
     accumulation(row, &mut keys)?;
     measured(row, &mut keys)?;
-    if adapted(&entry.value) && keys.get("lora.rank").is_none() {
-        return Err(Reason::Uncovered(format!(
-            "LoRA, and the table of {framework:?} does not say of which rank and where"
-        )));
-    }
     for needed in ["runtime", "topology.name", "batch.sequence"] {
         if keys.get(needed).is_none() {
             let what = match needed {

@@ -1,7 +1,7 @@
 //! Which rows there is a runtime for: decided by what a row is, not by its lane.
 //!
-//! A row is about something else where what was trained is no decoder of attention, or where the machine has neither CUDA GPUs nor
-//! TPUs. What is left and no runtime has counts as not covered.
+//! A row is about something else where what was trained is no decoder of attention, where adapters were trained that no table
+//! describes, or where the machine has neither CUDA GPUs nor TPUs. What is left and no runtime has counts as not covered.
 
 use serde_json::Value;
 
