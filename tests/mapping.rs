@@ -235,7 +235,7 @@ fn what_is_not_mapped_says_why() {
             // Parallelism, experts and fp8 are never somebody else's business.
             Err(Reason::Panicked(why)) => panic!("{}: {why}", row.id),
             Err(Reason::Outside(why)) => {
-                let known = ["LoRA", "not a CUDA machine"].contains(&&*why);
+                let known = why.starts_with("LoRA") || why == "not a CUDA machine";
                 let known = known || why.contains("are simulated") || why.contains("fine-tuning");
                 assert!(known, "{}: {why}", row.id);
             }
