@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The second is Σ over pairs of tokens of a window of S of the chance that both are of one document: of documents of l tokens, a
-//! pair d apart has Σ_d max(S − d, 0) · max(l − d, 0) / E[l]. Where lengths and S are multiples of g, documents begin at multiples of
+//! pair d apart has Σ_d max(S − d, 0) · max(l − d, 0) / E\[l\]. Where lengths and S are multiples of g, documents begin at multiples of
 //! g alone, and the same sum holds in units of g. Documents of one length that divides S give S/l blocks of l² either way.
 //!
 //! Padding is not counted, but for documents of one length packed whole: what they leave of a sequence is one more document, as
