@@ -3,7 +3,6 @@
 //! `step` writes the program, or a file has it; `pjrt` compiles it for the scenario's slice with the scenario's flags;
 //! `sides` reads both answers off as the same figures, `verdict` says how far they may be apart, `report` prints them.
 
-mod flags;
 mod report;
 mod sides;
 mod verdict;
@@ -26,6 +25,7 @@ use crate::step;
 use crate::xla::{Failure, partitions};
 
 use sides::{Compiler, Ours};
+use verdict::Comparable;
 
 /// Arguments of `compile-check`.
 #[derive(Debug, Args)]
@@ -43,14 +43,14 @@ pub struct Arguments {
     /// The compiler: tpu, tpu@VERSION, the file of a plugin, or cpu, which compiles for this machine's processors.
     #[arg(long, default_value = "tpu")]
     plugin: String,
-    /// A flag of the compiler besides the scenario's groups, as xla_tpu_scoped_vmem_limit_kib=98304; may be repeated.
+    /// A flag of the compiler besides the scenario's, as xla_tpu_scoped_vmem_limit_kib=98304; may be repeated.
     #[arg(long = "flag", value_name = "NAME=VALUE", value_parser = crate::xla::flag)]
     flags: Vec<(String, String)>,
     /// Seconds that compiling may take.
     #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
     timeout: u64,
-    /// Ask only what the step holds of a chip's memory, and what is live at its peak: the compiler says so within seconds, where
-    /// the whole takes minutes. No FLOPs and no collectives.
+    /// Ask only where the compiler puts buffers at first, and what is live at the peak there; it is ended then, in half the time. A
+    /// hint and no verdict: short of memory it starts over. No FLOPs and no collectives.
     #[arg(long)]
     memory_only: bool,
     /// Compile again, whatever was compiled before, and keep nothing.
@@ -89,11 +89,9 @@ pub struct Question {
     /// Of the program: `emitted`, or a file.
     program: String,
     target: Target,
-    /// Groups of flags that are not passed on.
-    unknown: Vec<String>,
-    /// Flags of the scenario's groups that this version of the compiler does not have.
+    /// Flags of the scenario that this version of the compiler does not have.
     dropped: Vec<String>,
-    /// Flags of the scenario's groups that it refuses as they are, as it asks for them.
+    /// Flags of the scenario that it refuses as they are, as it asks for them.
     set: Vec<String>,
     /// Whether the kernels in it are stand-ins.
     stand_ins: bool,
@@ -104,7 +102,7 @@ fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
     let file = arguments.json.as_ref().filter(|_| !to_stdout(arguments));
     let file = file.map(|path| Output::open(path)).transpose().map_err(unwritable)?;
     let emit = arguments.emit.as_deref().map(Output::open).transpose().map_err(unwritable)?;
-    let (scenario, text) = read(&arguments.scenario, arguments.sequence)?;
+    let scenario = read(&arguments.scenario, arguments.sequence)?;
     let Parts::Compiled(job) = scenario.job.parts() else {
         let runtime = scenario.runtime.written();
         let why = "compile-check asks XLA's compiler, which compiles scenarios with runtime = \"xla\"";
@@ -121,7 +119,7 @@ fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
     };
     let folder = cache::folder().map_err(Failure::Input)?;
     let plugin = Plugin::named(&arguments.plugin, &folder).map_err(Failure::Missing)?;
-    let (mut flags, unknown) = if cpu { Default::default() } else { flags::of(&text) };
+    let mut flags = if cpu { Default::default() } else { job.compiler_flags.clone() };
     flags.extend(arguments.flags.iter().cloned());
     let slice = match plugin.kind {
         Some(Kind::Cpu) => None,
@@ -134,16 +132,15 @@ fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
         stand_ins: written.is_none(),
         scenario,
         target,
-        unknown,
         dropped: vec![],
         set: vec![],
     };
-    let mut setup = Setup { limit: Duration::from_secs(arguments.timeout), ..Setup::usual()? };
+    let mut setup = Setup::usual(Duration::from_secs(arguments.timeout))?;
     if arguments.no_cache {
         setup.cache = None;
     }
     if question.target.slice.is_some() {
-        let takes = if arguments.memory_only { "buffers take seconds to a minute" } else { "a step takes minutes" };
+        let takes = if arguments.memory_only { "buffers take a minute or two" } else { "a step takes minutes" };
         files::note(&format!(
             "compiling for {} chips: {takes}{}",
             question.target.partitions,
@@ -154,11 +151,16 @@ fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
     let prediction = predict(&question.scenario, settings).map_err(|why| Failure::Input(why.to_string()))?;
     let ours = Ours::of(&prediction);
     let own: Vec<&str> = arguments.flags.iter().map(|(name, _)| name.as_str()).collect();
+    let spinner = files::spinner("compiling");
     let compiler = with_its_flags(&mut question, &own, |target| match arguments.memory_only {
-        true => placed(&program, target, &setup, ours.capacity),
+        true => placed(&program, target, &setup),
         false => asked(&program, target, &setup),
-    })?;
-    let (verdict, code) = verdict::verdict(&compiler, &ours, question.target.slice.is_some());
+    });
+    spinner.finish_and_clear();
+    let compiler = compiler?;
+    let sorted = matches!(question.scenario.job.parts(), Parts::Compiled(job) if job.sorts_experts());
+    let comparable = Comparable { slice: question.target.slice.is_some(), matmuls: !sorted };
+    let (verdict, code) = verdict::verdict(&compiler, &ours, comparable);
     let json = format!("{:#}\n", report::json(&question, &compiler, &ours, &verdict));
     if let Some(file) = file {
         file.write(&json).map_err(unwritable)?;
@@ -166,8 +168,8 @@ fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
     Ok((if to_stdout(arguments) { json } else { report::text(&question, &compiler, &ours, &verdict) }, code))
 }
 
-/// The scenario, and its file's text.
-fn read(path: &Path, sequence: Option<i64>) -> Result<(Scenario, String), Failure> {
+/// The scenario.
+fn read(path: &Path, sequence: Option<i64>) -> Result<Scenario, Failure> {
     let file = path.display().to_string();
     let wrong = |why: &dyn std::fmt::Display| Failure::Input(why.to_string());
     let text = files::text(path).map_err(|why| Failure::Input(format!("{file}: {why}")))?;
@@ -176,7 +178,7 @@ fn read(path: &Path, sequence: Option<i64>) -> Result<(Scenario, String), Failur
         scenario.draft.set("batch.sequence", tokens);
         scenario = scenario.draft.scenario().map_err(|why| wrong(&why))?;
     }
-    Ok((scenario, text))
+    Ok(scenario)
 }
 
 /// A program that was exported.
@@ -228,9 +230,9 @@ fn slice(scenario: &Scenario) -> Result<Slice, Failure> {
     Ok(slice.times(topology.slices()))
 }
 
-/// Asks without those flags of the scenario's groups that the compiler does not have, and with those set otherwise that it wants
-/// otherwise: flags come and go with its versions, and it names the first that it does not take. A flag of the command line is
-/// the user's to take back.
+/// Asks without those flags of the scenario that the compiler does not have, and with those set otherwise that it wants otherwise:
+/// flags come and go with its versions, and it names those that it does not take. A flag of the command line is the user's to take
+/// back.
 fn with_its_flags(
     question: &mut Question,
     own: &[&str],
@@ -242,9 +244,18 @@ fn with_its_flags(
             Err(refused) => refused,
         };
         let flags = &mut question.target.flags;
-        let lacks = refused.lacking_option().filter(|name| !own.contains(&name.as_str()));
-        if let Some(name) = lacks.filter(|name| flags.remove(name).is_some()) {
-            question.dropped.push(name);
+        let lacks = refused.lacking_options();
+        if let Some(name) = lacks.iter().find(|name| own.contains(&name.as_str())) {
+            let why = format!(
+                "--flag {name}: {} has no such flag: leave it out, or fetch a version that has it \
+                 (`windtunnel calibrate plugins list`)",
+                question.target.plugin
+            );
+            return Err(Failure::Input(why));
+        }
+        let left_out: Vec<String> = lacks.into_iter().filter(|name| flags.remove(name).is_some()).collect();
+        if !left_out.is_empty() {
+            question.dropped.extend(left_out);
             continue;
         }
         let asks = refused
@@ -258,30 +269,21 @@ fn with_its_flags(
 
 /// A verdict of the compiler's is an answer, too.
 fn asked(program: &str, target: &Target, setup: &Setup) -> Result<Compiler, CompileError> {
-    match compile(program, target, setup) {
-        Ok(compiled) => Ok(Compiler::Fits(Box::new(compiled))),
-        Err(CompileError::OutOfMemory { needed, limit, message, seconds }) => {
-            Ok(Compiler::OutOfMemory { needed, limit, message, seconds })
-        }
-        Err(other) => Err(other),
-    }
+    compile(program, target, setup).map(|compiled| Compiler::Fits(Box::new(compiled))).or_else(refusal)
 }
 
-/// The same of memory alone. A compiler that has placed all buffers and says nothing has no objection, unless they are more than
-/// a chip has.
-fn placed(program: &str, target: &Target, setup: &Setup, capacity: u64) -> Result<Compiler, CompileError> {
-    match buffers(program, target, setup) {
-        Ok(buffers) if buffers.total > capacity => Ok(Compiler::OutOfMemory {
-            needed: Some(buffers.total),
-            limit: Some(capacity),
-            message: format!("its buffers need {} B", buffers.total),
-            seconds: buffers.seconds,
-        }),
-        Ok(buffers) => Ok(Compiler::Holds(Box::new(buffers))),
-        Err(CompileError::OutOfMemory { needed, limit, message, seconds }) => {
-            Ok(Compiler::OutOfMemory { needed, limit, message, seconds })
+/// The same of memory alone.
+fn placed(program: &str, target: &Target, setup: &Setup) -> Result<Compiler, CompileError> {
+    buffers(program, target, setup).map(|buffers| Compiler::Holds(Box::new(buffers))).or_else(refusal)
+}
+
+/// That a step does not fit is what was asked.
+fn refusal(error: CompileError) -> Result<Compiler, CompileError> {
+    match error {
+        CompileError::OutOfMemory { needed, limit, message, seconds, account } => {
+            Ok(Compiler::OutOfMemory { needed, limit, message, seconds, account })
         }
-        Err(other) => Err(other),
+        other => Err(other),
     }
 }
 

@@ -81,7 +81,7 @@ impl Plan {
             Plan::Megatron(plan) => plan.split.micro_batches = count,
             Plan::InternEvo(plan) => plan.split.micro_batches = count,
             Plan::Nanotron(plan) => plan.split.micro_batches = count,
-            Plan::Xla(_) => return None,
+            Plan::Xla(plan) => plan.accumulation = count,
         }
         Some(plan)
     }
@@ -161,7 +161,7 @@ impl Plan {
         match self.parts() {
             Parts::Whole(job) => job.accumulation,
             Parts::Split(job) => job.micro_batches,
-            Parts::Compiled(_) => 1,
+            Parts::Compiled(job) => job.accumulation,
         }
     }
 

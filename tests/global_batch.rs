@@ -45,14 +45,15 @@ fn micro_batches_follow_from_the_global_batch_in_sequences_or_in_tokens() {
 }
 
 #[test]
-fn a_step_on_a_compiled_mesh_has_the_global_batch_or_is_refused_with_both_numbers() {
+fn a_step_on_a_compiled_mesh_has_the_global_batch_in_as_many_micro_batches_or_is_refused_with_both_numbers() {
     let text = include_str!("../scenarios/two-narrow-blocks-4xv6e.toml");
     let own = make::parse(text);
     let sequences = (own.job.tokens() / own.job.seq()) as i64;
     assert!(make::parse(&make::with(text, "batch", "global", sequences)).job.tokens() == own.job.tokens());
-    let said = followed::refusal(FILE, &make::with(text, "batch", "global", 2 * sequences));
-    let both = format!("a step has {sequences} sequences here, and the file asks for {}", 2 * sequences);
-    assert!(said.contains(&both) && said.contains(", or batch.micro = "), "{said}");
+    let twice = make::parse(&make::with(text, "batch", "global", 2 * sequences));
+    assert_eq!((twice.job.tokens(), twice.job.micro_batches()), (2 * own.job.tokens(), 2));
+    let said = followed::refusal(FILE, &make::with(text, "batch", "global", sequences + 1));
+    assert!(said.contains(&format!("{} sequences a step do not divide into 4 replicas", sequences + 1)), "{said}");
 }
 
 #[test]

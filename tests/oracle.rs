@@ -41,4 +41,6 @@ mod vocabulary_head;
 mod xla;
 mod xla_case;
 mod xla_collectives;
+mod xla_plain;
+mod xla_vmem;
 mod xla_windows;

@@ -24,6 +24,7 @@ pub fn text(question: &Question, compiler: &Compiler, ours: &Ours, verdict: &Ver
     text += &notes(question, compiler);
     text.push('\n');
     match &verdict.apart[..] {
+        [] if compiler.fits().is_none() => text += "Arguments agree with the compiler. Nothing else is compared.\n",
         [] => text += "The prediction agrees with the compiler.\n",
         apart => {
             text += "The prediction and the compiler are further apart than they may be:\n";
@@ -70,14 +71,15 @@ fn figures(compiler: &Compiler, ours: &Ours, for_slice: bool) -> String {
             text += &both("peak [B]", buffers.peak.into(), ours.peak.into());
             text += &line("with gaps between [B]", &thousands(buffers.total.into()), "", None);
             text += &line("there is [B]", "", &thousands(ours.capacity.into()), None);
-            text += &line("verdict", "fits", fits(ours.fits), None);
+            text += &line("verdict", "not asked", fits(ours.fits), None);
             text += &live(buffers);
         }
-        Compiler::OutOfMemory { needed, limit, .. } => {
+        Compiler::OutOfMemory { needed, limit, account, .. } => {
             let size = |bytes: &Option<u64>| bytes.map_or("not said".to_owned(), |bytes| thousands(bytes.into()));
             text += &line("needed [B]", &size(needed), &thousands(ours.peak.into()), None);
             text += &line("there is [B]", &size(limit), &thousands(ours.capacity.into()), None);
             text += &line("verdict", "does not fit", fits(ours.fits), None);
+            text += &account.as_deref().map(live).unwrap_or_default();
         }
     }
     text
@@ -150,6 +152,15 @@ fn notes(question: &Question, compiler: &Compiler) -> String {
                 "sorted experts multiply in such calls, too: their FLOPs are among those predicted, not the compiler's",
             );
         }
+        let again = &compiled.again;
+        if again.times > 0 {
+            note(&format!(
+                "short of memory the compiler computes {} results again in a step, {} B in all; the largest: {}",
+                again.times,
+                thousands(again.bytes.into()),
+                again.largest.as_deref().unwrap_or("-")
+            ));
+        }
         for unbounded in &compiled.flops.unbounded {
             note(&format!("counted once: the loop {unbounded}, whose turns are not known"));
         }
@@ -157,6 +168,10 @@ fn notes(question: &Question, compiler: &Compiler) -> String {
         let from =
             if question.stand_ins { "the program is written from the scenario" } else { "the program is a file's" };
         note(&format!("{}: {:.1} s to give buffers their places; {from}", target.plugin, buffers.seconds));
+        note(
+            "a hint and no verdict: short of memory the compiler starts over and computes results again; without \
+             --memory-only it is heard to the end",
+        );
     } else if let Compiler::OutOfMemory { message, seconds, .. } = compiler {
         note(&format!("{}: {seconds:.1} s to find out: {}", target.plugin, message.lines().next().unwrap_or_default()));
     }
@@ -172,18 +187,12 @@ fn notes(question: &Question, compiler: &Compiler) -> String {
     }
     if !question.dropped.is_empty() {
         note(&format!(
-            "flags of the scenario's groups that this version of the compiler does not have, left out: {}",
+            "flags of the scenario that this version of the compiler does not have, left out: {}",
             question.dropped.join(" ")
         ));
     }
     if !question.set.is_empty() {
-        note(&format!(
-            "set otherwise than the scenario's groups have them, as the compiler asks: {}",
-            question.set.join(" ")
-        ));
-    }
-    for group in &question.unknown {
-        note(&format!("the group {group} is not passed on: give its value by --flag xla_tpu_scoped_vmem_limit_kib=…"));
+        note(&format!("set otherwise than the scenario has them, as the compiler asks: {}", question.set.join(" ")));
     }
     text
 }
@@ -199,10 +208,7 @@ pub fn json(question: &Question, compiler: &Compiler, ours: &Ours, verdict: &Ver
     };
     let memory = compiled.map(|compiled| compiled.memory);
     let held = compiler.memory();
-    let buffers = match compiler {
-        Compiler::Holds(buffers) => Some(buffers),
-        Compiler::Fits(_) | Compiler::OutOfMemory { .. } => None,
-    };
+    let account = compiler.account();
     let (theirs, own) = (compiler.collectives(), &ours.collectives);
     let all: BTreeSet<&Exchange> = theirs.keys().chain(own.keys()).collect();
     let exchange = |one: &&Exchange| {
@@ -226,13 +232,14 @@ pub fn json(question: &Question, compiler: &Compiler, ours: &Ours, verdict: &Ver
         "flags_dropped": question.dropped,
         "flags_set": question.set,
         "cached": compiled.map(|compiled| compiled.cached),
-        "compile_seconds": compiled.map(|compiled| compiled.compile_seconds),
-        "fits": {"compiler": for_slice.then_some(compiler.memory().is_some()), "predicted": ours.fits, "needed": needed, "limit": limit, "message": message},
+        "compile_seconds": compiler.seconds(),
+        "computed_again": compiled.map(|compiled| &compiled.again),
+        "fits": {"compiler": compiler.fits().filter(|_| for_slice), "predicted": ours.fits, "needed": needed, "limit": limit, "message": message},
         "memory": {
             "argument": pair(held.map(|(argument, _)| argument.into()), ours.arguments.into()),
             "peak": pair(held.filter(|_| for_slice).map(|(_, peak)| peak.into()), ours.peak.into()),
-            "total": buffers.map(|buffers| buffers.total),
-            "live": buffers.map(|buffers| &buffers.live),
+            "total": account.map(|account| account.total),
+            "live": account.map(|account| &account.live),
             "temp": memory.map(|memory| memory.temp),
             "host": pair(memory.map(|memory| memory.host_temp.into()), ours.host.into()),
         },

@@ -12,7 +12,7 @@ use crate::pjrt::compile::Compiled;
 pub enum Compiler {
     /// It compiles and fits.
     Fits(Box<Compiled>),
-    /// It fits, and holds this; what it computes was not asked.
+    /// At first it would hold this; whether it fits, and what it computes, was not asked.
     Holds(Box<Buffers>),
     /// It does not fit.
     OutOfMemory {
@@ -24,6 +24,8 @@ pub enum Compiler {
         message: String,
         /// How long it took to find out \[s\].
         seconds: f64,
+        /// What would lie in memory, where the compiler says so.
+        account: Option<Box<Buffers>>,
     },
 }
 
@@ -33,6 +35,33 @@ impl Compiler {
         match self {
             Self::Fits(compiled) => Some(compiled),
             Self::Holds(_) | Self::OutOfMemory { .. } => None,
+        }
+    }
+
+    /// What lies in memory at the peak, where it gives an account.
+    pub fn account(&self) -> Option<&Buffers> {
+        match self {
+            Self::Fits(compiled) => compiled.account.as_ref(),
+            Self::Holds(buffers) => Some(buffers),
+            Self::OutOfMemory { account, .. } => account.as_deref(),
+        }
+    }
+
+    /// Whether it fits, if that was asked.
+    pub fn fits(&self) -> Option<bool> {
+        match self {
+            Self::Fits(_) => Some(true),
+            Self::Holds(_) => None,
+            Self::OutOfMemory { .. } => Some(false),
+        }
+    }
+
+    /// How long it took \[s\].
+    pub fn seconds(&self) -> f64 {
+        match self {
+            Self::Fits(compiled) => compiled.compile_seconds,
+            Self::Holds(buffers) => buffers.seconds,
+            Self::OutOfMemory { seconds, .. } => *seconds,
         }
     }
 
@@ -66,6 +95,24 @@ pub struct Exchange {
     pub bytes: u64,
     /// Of a group.
     pub ranks: u64,
+}
+
+impl Exchange {
+    /// Bytes that one chip sends in it, by the fewest that the collective takes: rings, or one shard to each other.
+    pub fn traffic(&self) -> f64 {
+        let (bytes, ranks) = (self.bytes as f64, self.ranks.max(1) as f64);
+        let others = bytes * (ranks - 1.0) / ranks;
+        match self.kind.as_str() {
+            "all-reduce" => 2.0 * others,
+            "collective-permute" | "collective-broadcast" => bytes,
+            _ => others,
+        }
+    }
+
+    /// Whether everybody sends something else to everybody.
+    pub fn swaps(&self) -> bool {
+        self.kind.ends_with("all-to-all")
+    }
 }
 
 /// What is predicted.

@@ -19,7 +19,6 @@ fn question() -> Question {
         scenario: Scenario::parse(file, text).expect("shipped"),
         program: "emitted".to_owned(),
         target: Target { plugin, slice: None, partitions: 4, flags },
-        unknown: vec![],
         dropped: vec![],
         set: vec![],
         stand_ins: true,
@@ -39,7 +38,13 @@ fn compiler<'c>(
                 code: Code(3),
                 message: format!("No such compile option: {name}"),
             }),
-            None => Ok(Compiler::OutOfMemory { needed: None, limit: None, message: String::new(), seconds: 0.0 }),
+            None => Ok(Compiler::OutOfMemory {
+                needed: None,
+                limit: None,
+                message: String::new(),
+                seconds: 0.0,
+                account: None,
+            }),
         }
     }
 }
@@ -60,7 +65,13 @@ fn a_flag_that_the_compiler_wants_otherwise_is_set_once() {
     let wants = |target: &Target| {
         *asked.borrow_mut() += 1;
         match target.flags["xla_new"].as_str() {
-            "false" => Ok(Compiler::OutOfMemory { needed: None, limit: None, message: String::new(), seconds: 0.0 }),
+            "false" => Ok(Compiler::OutOfMemory {
+                needed: None,
+                limit: None,
+                message: String::new(),
+                seconds: 0.0,
+                account: None,
+            }),
             _ => Err(CompileError::Refused {
                 call: "PJRT_Compile".to_owned(),
                 code: Code(9),
@@ -77,6 +88,6 @@ fn a_flag_that_the_user_gave_is_refused_where_the_compiler_does_not_have_it() {
     let (mut question, asked) = (question(), RefCell::new(vec![]));
     let refused = with_its_flags(&mut question, &["xla_gone"], compiler(&["xla_new", "xla_old"], &asked));
     let said = refused.map(|_| ()).expect_err("the user's").to_string();
-    assert!(said.contains("No such compile option: xla_gone"), "{said}");
+    assert!(said.contains("--flag xla_gone") && said.contains("has no such flag"), "{said}");
     assert!(question.dropped.is_empty());
 }

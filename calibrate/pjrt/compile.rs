@@ -12,12 +12,14 @@ use super::buffers::{Buffers, Folder};
 use super::cache::Cache;
 use super::child::{self, Lost};
 use super::error::Code;
+use super::hlo::remat::{self, Again};
 use super::hlo::{self, Module, collectives, flops};
 use super::memory::MemoryStats;
 use super::message::{Answer, Facts, Request, unframed};
 use super::options::Options;
 use super::plugins::Plugin;
 use super::slice::Slice;
+use crate::interrupt::Stop;
 
 /// What to compile for, and how.
 #[derive(Clone, Debug)]
@@ -33,7 +35,7 @@ pub struct Target {
 }
 
 /// Where and how compilers are run.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Setup {
     /// This program, whose `xla-worker` holds the plugin.
     pub worker: PathBuf,
@@ -41,17 +43,21 @@ pub struct Setup {
     pub limit: Duration,
     /// Where answers are kept; none to ask again each time.
     pub cache: Option<Cache>,
+    /// Whether somebody asked to stop: the compiler is ended, and its folder removed.
+    pub stop: Stop,
 }
 
 impl Setup {
-    /// This program, ten minutes, and the user's cache.
+    /// This program, so much time for a compilation, and the user's cache; listens for interrupts from now on.
     ///
     /// # Errors
-    /// No place for a cache, or the program does not know where it is.
-    pub fn usual() -> Result<Self, CompileError> {
+    /// No place for a cache, no way to listen, or the program does not know where it is.
+    pub fn usual(limit: Duration) -> Result<Self, CompileError> {
         let worker = std::env::current_exe().map_err(|why| CompileError::Input(why.to_string()))?;
         let folder = super::cache::folder().map_err(CompileError::Input)?;
-        Ok(Self { worker, limit: Duration::from_secs(600), cache: Some(Cache::within(&folder)) })
+        let stop = Stop::listen(Instant::now() + limit)
+            .map_err(|why| CompileError::Input(format!("cannot listen for an interrupt: {why}")))?;
+        Ok(Self { worker, limit, cache: Some(Cache::within(&folder)), stop })
     }
 }
 
@@ -77,6 +83,10 @@ pub struct Compiled {
     pub compiler: String,
     /// Whether the answer was kept from before.
     pub cached: bool,
+    /// What lies in memory at the peak, where the compiler gives an account of it.
+    pub account: Option<Buffers>,
+    /// What the compiler computes again for want of memory.
+    pub again: Again,
     /// The program as it will run.
     #[serde(skip)]
     pub program: Module,
@@ -96,6 +106,8 @@ pub enum CompileError {
         message: String,
         /// How long it took to find out \[s\].
         seconds: f64,
+        /// What would lie in memory at the peak, where the compiler gives an account of it.
+        account: Option<Box<Buffers>>,
     },
     /// The compiler says no for another reason.
     #[error("{call}: {code}: {message}")]
@@ -116,16 +128,26 @@ pub enum CompileError {
     /// What was asked for makes no sense.
     #[error("{0}")]
     Input(String),
+    /// Somebody asked to stop.
+    #[error("interrupted: the compiler was ended, and nothing is kept of it")]
+    Interrupted,
 }
 
 impl CompileError {
-    /// The flag that this version of the compiler does not have, where that is why it refuses.
-    pub fn lacking_option(&self) -> Option<String> {
-        let Self::Refused { message, .. } = self else { return None };
-        let (_, after) = message.split_once("No such compile option:")?;
-        let after = after.trim_start().trim_start_matches(['\'', '"', '`', '-']);
-        let name = after.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next()?;
-        (!name.is_empty()).then(|| name.to_owned())
+    /// The flags that this version of the compiler does not have, where that is why it refuses: libtpu reads all flags before
+    /// anything else and names each that it does not know, other compilers name the first.
+    pub fn lacking_options(&self) -> Vec<String> {
+        let (said, before) = match self {
+            Self::Refused { message, .. } => (message, "No such compile option:"),
+            Self::Lost(Lost::Died { said, .. }) => (said, "Unknown command line flag"),
+            _ => return vec![],
+        };
+        let name = |after: &str| -> Option<String> {
+            let after = after.trim_start().trim_start_matches(['\'', '"', '`', '-']);
+            let name = after.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next()?;
+            (!name.is_empty()).then(|| name.to_owned())
+        };
+        said.split(before).skip(1).filter_map(name).collect()
     }
 
     /// The flag that the compiler asks to be set otherwise, with the value it asks for, where that is why it refuses: such as an
@@ -138,20 +160,34 @@ impl CompileError {
     }
 }
 
-/// Compiles StableHLO, as text.
+/// Compiles StableHLO, as text, to the end: only then is it known what a step needs. Compilers for slices write down what lies
+/// in memory as they go, and start over where that is too much; their last account is part of the answer.
 ///
 /// # Errors
 /// See [`CompileError`]. Nothing is left running, and nothing half-written.
 pub fn compile(program: &str, target: &Target, setup: &Setup) -> Result<Compiled, CompileError> {
-    let request = request(program, target, &target.flags)?;
-    let key = key(b"1", &request, program, target);
+    let asked = request(program, target, None)?;
+    let key = key(b"2", &asked, program, target);
     let kept = setup.cache.as_ref().and_then(|cache| cache.get(&key));
     if let Some((answer, compiled)) = kept.as_deref().and_then(unframed) {
         return understood(answer, compiled, target, true);
     }
-    let (environment, input) = (environment(target), input(&request, program));
-    let (out, status, said) = child::run(&setup.worker, &["xla-worker"], &environment, input, (setup.limit, || false))?;
-    let (answer, compiled) = unframed(&out).ok_or_else(|| child::died(status, said))?;
+    let folder = target.slice.is_some().then(account_folder).transpose()?;
+    let asked = request(program, target, folder.as_ref())?;
+    let (environment, input) = (environment(target), input(&asked, program));
+    let began = Instant::now();
+    let until = (setup.limit, || setup.stop.asked());
+    let (out, status, said) = child::run(&setup.worker, &["xla-worker"], &environment, input, until)?;
+    if status.is_none() {
+        return Err(CompileError::Interrupted);
+    }
+    let (mut answer, compiled) = unframed(&out).ok_or_else(|| child::died(status, said))?;
+    let account = folder.and_then(|folder| folder.read(began.elapsed().as_secs_f64())).and_then(Result::ok);
+    match &mut answer {
+        Answer::Compiled(facts) => facts.account = account,
+        Answer::Refused { account: place, .. } => *place = account,
+        Answer::Unusable(_) => {}
+    }
     if let Some(cache) = setup.cache.as_ref().filter(|_| lasting(&answer)) {
         // An answer that cannot be kept is still an answer.
         let _ = cache.put(&key, &super::message::framed(&answer, compiled));
@@ -159,25 +195,30 @@ pub fn compile(program: &str, target: &Target, setup: &Setup) -> Result<Compiled
     understood(answer, compiled, target, false)
 }
 
-/// What a compiled program would hold of a device's memory. The compiler is ended once it has said so, long before it is done.
+fn account_folder() -> Result<Folder, CompileError> {
+    Folder::new().map_err(|why| CompileError::Input(format!("no folder for the compiler's account: {why}")))
+}
+
+/// What a program would hold of a device's memory by the compiler's first account. The compiler is ended once it has given it, long
+/// before it is done: what it makes of a step that is too large at first is not known yet.
 ///
 /// # Errors
 /// See [`CompileError`]; that the program does not fit is one of them, where the compiler says so.
 pub fn buffers(program: &str, target: &Target, setup: &Setup) -> Result<Buffers, CompileError> {
-    let asked = request(program, target, &target.flags)?;
-    let key = key(b"buffers 1", &asked, program, target);
+    let key = key(b"buffers 2", &request(program, target, None)?, program, target);
     let kept = setup.cache.as_ref().and_then(|cache| cache.get(&key));
     if let Some(held) = kept.and_then(|kept| serde_json::from_slice::<Held>(&kept).ok()) {
         return held.said();
     }
-    let input_error = |why: std::io::Error| CompileError::Input(format!("no folder for the compiler's account: {why}"));
-    let folder = Folder::new().map_err(input_error)?;
-    let mut flags = target.flags.clone();
-    flags.insert("xla_dump_to".to_owned(), folder.path().display().to_string());
-    let (environment, input) = (environment(target), input(&request(program, target, &flags)?, program));
+    let folder = account_folder()?;
+    let (environment, input) = (environment(target), input(&request(program, target, Some(&folder))?, program));
     let began = Instant::now();
-    let until = (setup.limit, folder.complete());
+    let mut complete = folder.complete();
+    let until = (setup.limit, || setup.stop.asked() || complete());
     let (out, status, said) = child::run(&setup.worker, &["xla-worker"], &environment, input, until)?;
+    if setup.stop.asked() {
+        return Err(CompileError::Interrupted);
+    }
     let account = folder.read(began.elapsed().as_secs_f64());
     let held = match unframed(&out).map(|(answer, _)| facts(answer)).transpose() {
         Err(CompileError::OutOfMemory { message, seconds, .. }) => Held::Refused { message, seconds },
@@ -213,25 +254,36 @@ impl Held {
             Self::Buffers(buffers) => Ok(buffers),
             Self::Refused { message, seconds } => {
                 let (needed, limit) = sizes(&message);
-                Err(CompileError::OutOfMemory { needed, limit, message, seconds })
+                Err(CompileError::OutOfMemory { needed, limit, message, seconds, account: None })
             }
         }
     }
 }
 
-/// What the process that holds the plugin is asked.
-fn request(program: &str, target: &Target, flags: &BTreeMap<String, String>) -> Result<Request, CompileError> {
+/// What the process that holds the plugin is asked; an account goes to `folder`.
+fn request(program: &str, target: &Target, folder: Option<&Folder>) -> Result<Request, CompileError> {
     fits(program, target)?;
     let devices = match &target.slice {
         Some(slice) => slice.devices(),
         None => (0..i64::from(target.partitions)).collect(),
     };
+    let by_variable = target.flags_by_variable();
+    let mut flags = if by_variable { BTreeMap::new() } else { target.flags.clone() };
+    flags.extend(folder.map(|folder| ("xla_dump_to".to_owned(), folder.path().display().to_string())));
     Ok(Request {
         plugin: target.plugin.path.clone(),
         topology: target.slice.as_ref().map(|slice| (slice.name(), slice.settings())),
         client: target.plugin.client_settings(target.partitions),
-        options: Options { devices, shardy: program.contains("sdy."), flags }.encode(),
+        options: Options { devices, shardy: program.contains("sdy."), flags: &flags }.encode(),
+        flags: if by_variable { target.flags.clone() } else { BTreeMap::new() },
     })
+}
+
+impl Target {
+    /// Whether flags go into `LIBTPU_INIT_ARGS`, as users set them: libtpu has flags that no compile option reaches.
+    fn flags_by_variable(&self) -> bool {
+        self.slice.is_some() || self.plugin.kind == Some(super::plugins::Kind::Tpu)
+    }
 }
 
 /// A request as JSON.
@@ -285,6 +337,10 @@ fn environment(target: &Target) -> Vec<(OsString, OsString)> {
     let mut all: Vec<(OsString, OsString)> =
         kept.iter().filter_map(|name| Some(((*name).into(), std::env::var_os(name)?))).collect();
     let mut set = |name: &str, value: &str| all.push((name.into(), value.into()));
+    if target.flags_by_variable() {
+        let flags: Vec<String> = target.flags.iter().map(|(name, value)| format!("--{name}={value}")).collect();
+        set("LIBTPU_INIT_ARGS", &flags.join(" "));
+    }
     if let Some(slice) = &target.slice {
         set("TPU_SKIP_MDS_QUERY", "1");
         set("ALLOW_MULTIPLE_LIBTPU_LOAD", "1");
@@ -305,9 +361,9 @@ fn understood(answer: Answer, compiled: &[u8], target: &Target, cached: bool) ->
 fn facts(answer: Answer) -> Result<Facts, CompileError> {
     match answer {
         Answer::Compiled(facts) => Ok(facts),
-        Answer::Refused { code, message, seconds, .. } if Code(code) == Code::RESOURCE_EXHAUSTED => {
+        Answer::Refused { code, message, seconds, account, .. } if Code(code) == Code::RESOURCE_EXHAUSTED => {
             let (needed, limit) = sizes(&message);
-            Err(CompileError::OutOfMemory { needed, limit, message, seconds })
+            Err(CompileError::OutOfMemory { needed, limit, message, seconds, account: account.map(Box::new) })
         }
         Answer::Refused { code, call, message, .. } => Err(CompileError::Refused { call, code: Code(code), message }),
         Answer::Unusable(why) => Err(CompileError::Unusable(why)),
@@ -326,6 +382,8 @@ fn made(facts: Facts, compiled: &[u8], target: &Target, cached: bool) -> Result<
         plugin: target.plugin.to_string(),
         compiler: facts.compiler,
         cached,
+        account: facts.account,
+        again: remat::again(&program),
         program,
     })
 }
@@ -366,12 +424,16 @@ mod tests {
         for message in
             ["No such compile option: xla_sc_disjoint_spmem", "Bad: No such compile option: 'xla_sc_disjoint_spmem'."]
         {
-            assert_eq!(refused(message).lacking_option().as_deref(), Some("xla_sc_disjoint_spmem"));
+            assert_eq!(refused(message).lacking_options(), ["xla_sc_disjoint_spmem"]);
         }
-        assert_eq!(refused("something else").lacking_option(), None);
+        assert!(refused("something else").lacking_options().is_empty());
+        let said =
+            "\n  ERROR: Unknown command line flag 'xla_old'\n  ERROR: Unknown command line flag 'xla_gone'".to_owned();
+        let died = CompileError::Lost(Lost::Died { how: "exit code 1".to_owned(), said });
+        assert_eq!(died.lacking_options(), ["xla_old", "xla_gone"]);
         let asks = "Continuation fusion for AllGather is enabled on platform ghostlite. Please disable it with xla_a_fusion=false ";
         assert_eq!(refused(asks).asks_for(), Some(("xla_a_fusion".to_owned(), "false".to_owned())));
-        assert_eq!((refused(asks).lacking_option(), refused("something else").asks_for()), (None, None));
+        assert!(refused(asks).lacking_options().is_empty() && refused("something else").asks_for().is_none());
     }
 
     #[test]

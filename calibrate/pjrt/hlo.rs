@@ -2,13 +2,14 @@
 //!
 //! Plugins hand programs out in protobuf; numbers are those of `xla/service/hlo.proto` and `xla/xla_data.proto` (OpenXLA).
 //! [`flow`] says how often each instruction runs, [`flops`] and [`collectives`] what runs, [`cycles`] what
-//! the compiler expects of it, [`mod@print`] shows it.
+//! the compiler expects of it, [`remat`] what it computes again for want of memory, [`mod@print`] shows it.
 
 pub mod collectives;
 pub mod cycles;
 pub mod flops;
 pub mod flow;
 pub mod print;
+pub mod remat;
 mod sound;
 
 use std::collections::BTreeMap;

@@ -2,10 +2,12 @@
 //!
 //! Each is one line of JSON; after a request's line comes the program, after an answer's the compiled one.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::buffers::Buffers;
 use super::ffi::Setting;
 use super::memory::MemoryStats;
 
@@ -24,6 +26,8 @@ pub struct Request {
     pub client: Vec<(String, Setting)>,
     /// Compile options, encoded.
     pub options: Vec<u8>,
+    /// Flags that the process was started with, in a variable that the plugin reads.
+    pub flags: BTreeMap<String, String>,
 }
 
 /// What became of it.
@@ -42,6 +46,8 @@ pub enum Answer {
         message: String,
         /// How long it took to say so \[s\].
         seconds: f64,
+        /// What would lie in memory at the peak, which whoever started the process reads and adds.
+        account: Option<Buffers>,
     },
     /// The plugin cannot be used.
     Unusable(String),
@@ -63,6 +69,8 @@ pub struct Facts {
     pub format: String,
     /// Bytes of the compiled program, which follow.
     pub bytes: usize,
+    /// What lies in memory at the peak, which whoever started the process reads and adds.
+    pub account: Option<Buffers>,
 }
 
 /// An answer as it is sent and kept.
@@ -93,7 +101,13 @@ mod tests {
 
     #[test]
     fn an_answer_is_found_among_what_a_plugin_prints_and_a_half_one_is_none() {
-        let answer = Answer::Refused { code: 8, call: "Compile".into(), message: "too\nlarge".into(), seconds: 1.5 };
+        let answer = Answer::Refused {
+            code: 8,
+            call: "Compile".into(),
+            message: "too\nlarge".into(),
+            seconds: 1.5,
+            account: None,
+        };
         let mut bytes = b"I1121 plugin says hello\n".to_vec();
         bytes.extend(framed(&answer, b""));
         assert_eq!(unframed(&bytes).unwrap().0, answer);

@@ -24,7 +24,8 @@ pub fn serve() -> Result<(), String> {
     let (answer, compiled) = match compile(&request, program, began) {
         Ok((facts, compiled)) => (Answer::Compiled(facts), compiled),
         Err(PjrtError::Refused { call, code, message }) => {
-            (Answer::Refused { code: code.0, call, message, seconds: began.elapsed().as_secs_f64() }, vec![])
+            let seconds = began.elapsed().as_secs_f64();
+            (Answer::Refused { code: code.0, call, message, seconds, account: None }, vec![])
         }
         Err(other) => (Answer::Unusable(other.to_string()), vec![]),
     };
@@ -57,5 +58,5 @@ fn facts(executable: &Executable, compiler: String, began: Instant) -> Result<(F
     let (program, format) = executable.program()?;
     // The analysis is an extra, and knows no program with kernels of unknown insides.
     let (memory, cost) = (executable.memory()?, executable.cost().unwrap_or_default());
-    Ok((Facts { memory, cost, seconds, compiler, format, bytes: program.len() }, program))
+    Ok((Facts { memory, cost, seconds, compiler, format, bytes: program.len(), account: None }, program))
 }

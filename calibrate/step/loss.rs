@@ -117,7 +117,7 @@ impl Writer<'_> {
 
     /// The sum of the losses of some tokens, and gradients of `share` of it.
     fn loss_of(&mut self, hidden: &Value, weights: &Outside, targets: &Value, share: f64) -> Sum {
-        let normed = weights.scale.as_ref().map(|scale| norm(&mut self.main, hidden, scale));
+        let normed = weights.scale.as_ref().map(|scale| norm(&mut self.main, hidden, scale, self.job.norm_by_product));
         let input = normed.as_ref().map_or(hidden, |made| &made.output);
         let made = linear(&mut self.main, input, &weights.head, 1);
         let logits = self.constrain_words(&made.output);

@@ -35,7 +35,7 @@ impl Writer<'_> {
         let activation = self.activation();
         let main = &mut self.main;
         match (op.kind, weight) {
-            (Kind::Norm, Some((weight, _))) => norm(main, &inputs[0], weight),
+            (Kind::Norm, Some((weight, _))) => norm(main, &inputs[0], weight, self.job.norm_by_product),
             (Kind::Linear(index), Some((weight, contracted))) => match self.block.weights[index] {
                 of if of.experts && self.job.capacity_factor.is_none() => self.sorted_linear(&inputs[0], weight),
                 of if of.experts => self.experts_linear(&inputs[0], weight, of.row_parallel),
@@ -141,12 +141,16 @@ fn angles(main: &mut Function, tokens: u64, half: u64, theta: f64) -> (Value, Va
 const EPSILON: f64 = 1e-5;
 
 /// `x·rsqrt(mean(x²)+ε)` in fp32, then times the weight in bf16. Residuals: x in fp32, the root, what its square depends on x
-/// by, the weight, and the result before the weight.
-pub fn norm(main: &mut Function, x: &Value, weight: &Value) -> Made {
+/// by, the weight, the result before the weight, and, as `lax.square` has it, twice x; by a product it has x twice instead.
+pub fn norm(main: &mut Function, x: &Value, weight: &Value, by_product: bool) -> Made {
     let wide = main.convert(x, Element::F32);
     let (dims, last) = (wide.of.dims.clone(), wide.of.dims.len() - 1);
     let (all, before): (Vec<usize>, Vec<usize>) = ((0..=last).collect(), (0..last).collect());
     let squares = main.zip("multiply", &wide, &wide);
+    let twice = (!by_product).then(|| {
+        let two = main.fill(2.0, &wide.of);
+        main.zip("multiply", &two, &wide)
+    });
     let sum = main.reduce(Reduction::Sum, &squares, &[last]);
     let column = [&dims[..last], &[1]].concat();
     let sum = main.broadcast(&sum, &column, &before);
@@ -167,12 +171,14 @@ pub fn norm(main: &mut Function, x: &Value, weight: &Value) -> Made {
     let weight = main.broadcast(&weight, &row, &[last]);
     let scale = main.broadcast(&weight, &dims, &all);
     let output = main.zip("multiply", &normal, &scale);
-    Made { output, residuals: vec![wide, root, slope, weight, normal] }
+    Made { output, residuals: [wide, root, slope, weight, normal].into_iter().chain(twice).collect() }
 }
 
 /// Gradients of x, in bf16, and of the weight.
 pub fn norm_backward(main: &mut Function, residuals: &[Value], gradient: &Value) -> Gradients {
-    let [wide, root, slope, weight, normal] = residuals else { unreachable!("a norm has five residuals") };
+    let [wide, root, slope, weight, normal, twice @ ..] = residuals else {
+        unreachable!("a norm has five residuals, or six")
+    };
     let (dims, last) = (wide.of.dims.clone(), wide.of.dims.len() - 1);
     let (all, before): (Vec<usize>, Vec<usize>) = ((0..=last).collect(), (0..last).collect());
     let of_weight = main.zip("multiply", normal, gradient);
@@ -194,10 +200,18 @@ pub fn norm_backward(main: &mut Function, residuals: &[Value], gradient: &Value)
     let length = main.fill(dims[last] as f64, &of_mean.of);
     let of_mean = main.zip("divide", &of_mean, &length);
     let of_mean = main.broadcast(&of_mean, &dims, &all);
-    // A square has its gradient twice.
-    let once = main.zip("multiply", wide, &of_mean);
-    let sum = main.zip("add", &straight, &once);
-    let sum = main.zip("add", &sum, &once);
+    let sum = match twice.first() {
+        Some(twice) => {
+            let of_square = main.zip("multiply", &of_mean, twice);
+            main.zip("add", &straight, &of_square)
+        }
+        // A product has its gradient twice.
+        None => {
+            let once = main.zip("multiply", wide, &of_mean);
+            let sum = main.zip("add", &straight, &once);
+            main.zip("add", &sum, &once)
+        }
+    };
     Gradients { inputs: vec![main.convert(&sum, Element::Bf16)], weight: Some(of_weight) }
 }
 

@@ -49,6 +49,9 @@ pub struct Arguments {
 /// `NAME=VALUE`, with dashes before it or without.
 pub fn flag(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write a flag as NAME=VALUE")?;
+    if text.contains(char::is_whitespace) {
+        return Err("a flag is one word, NAME=VALUE; write --flag again for another".to_owned());
+    }
     Ok((name.trim_start_matches('-').to_owned(), value.to_owned()))
 }
 
@@ -73,7 +76,7 @@ fn asked(arguments: &Arguments) -> Result<String, CompileError> {
         partitions: partitions(arguments, &program)?,
         flags: arguments.flags.iter().cloned().collect(),
     };
-    let mut setup = Setup { limit: Duration::from_secs(arguments.timeout), ..Setup::usual()? };
+    let mut setup = Setup::usual(Duration::from_secs(arguments.timeout))?;
     if arguments.no_cache {
         setup.cache = None;
     }

@@ -27,6 +27,9 @@ pub enum Failure {
     /// Somebody asked to stop.
     #[error("interrupted; what was measured is in the file, and the same command goes on from there")]
     Interrupted,
+    /// The same of a compilation.
+    #[error("{0}")]
+    Ended(String),
 }
 
 impl Failure {
@@ -38,7 +41,7 @@ impl Failure {
             Self::Busy(_) => 5,
             Self::Device(_) => 6,
             Self::OutOfMemory(_) => 8,
-            Self::Interrupted => 130,
+            Self::Interrupted | Self::Ended(_) => 130,
         }
     }
 }
@@ -60,6 +63,7 @@ impl From<CompileError> for Failure {
             CompileError::Unusable(_) => Self::Missing(text),
             CompileError::Lost(_) => Self::Device(text),
             CompileError::OutOfMemory { .. } => Self::OutOfMemory(text),
+            CompileError::Interrupted => Self::Ended(text),
         }
     }
 }

@@ -65,7 +65,11 @@ pub fn measure(arguments: &Measured) -> Result<String, Failure> {
     let cache = cache::folder().map_err(Failure::Input)?;
     let plugin = Plugin::named(&arguments.plugin, &cache).map_err(Failure::Missing)?;
     match &arguments.topology {
-        Some(slice) => ask(arguments, Asked { plugin, slice: slice.clone(), setup: Setup::usual()? }, &stop),
+        Some(slice) => ask(
+            arguments,
+            Asked { plugin, slice: slice.clone(), setup: Setup::usual(Duration::from_secs(600))? },
+            &stop,
+        ),
         None => run(arguments, &plugin, &stop),
     }
 }

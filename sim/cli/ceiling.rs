@@ -29,8 +29,8 @@ pub struct Args {
     /// Longest length to try, in tokens (default: as long as the model goes).
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..))]
     max: Option<u64>,
-    /// Have XLA's compiler place the step's buffers at the ceiling, at the next length, and where it disagrees at others, which
-    /// takes seconds to a minute each (runtime = "xla"; by `windtunnel compile-check --memory-only`).
+    /// Have XLA's compiler compile the step at the ceiling, at the next length, and where it disagrees at others, which takes
+    /// minutes each; answers are kept (runtime = "xla"; by `windtunnel compile-check`).
     #[arg(long, conflicts_with = "compare")]
     compile_check: bool,
     /// How many lengths it compiles at most.
@@ -93,18 +93,8 @@ fn check(args: &Args, answer: &mut Ceiling) -> Result<(), Failure> {
         let Some(sequence) = answer.to_ask() else { break };
         files::note(&format!("length {} of at most {}: {sequence} tokens", asked + 1, args.compilations));
         let (scenario, length) = (args.scenario.display().to_string(), sequence.to_string());
-        let asked = [
-            "compile-check",
-            &scenario,
-            "--sequence",
-            &length,
-            "--memory-only",
-            "--plugin",
-            &args.plugin,
-            "--json",
-            "-",
-        ]
-        .map(str::to_owned);
+        let asked = ["compile-check", &scenario, "--sequence", &length, "--plugin", &args.plugin, "--json", "-"]
+            .map(str::to_owned);
         let (json, code) = calibrate::ask(&asked)?;
         let said: Value = serde_json::from_str(&json)
             .map_err(|_| Failure { message: format!("the compiler was not heard about {length} tokens"), code })?;
@@ -114,6 +104,10 @@ fn check(args: &Args, answer: &mut Ceiling) -> Result<(), Failure> {
         };
         let bytes = if fits { &said["memory"]["peak"]["compiler"] } else { &said["fits"]["needed"] };
         let compiler = said["plugin"].as_str().unwrap_or_default().to_owned();
+        let seconds = said["compile_seconds"].as_f64().unwrap_or_default();
+        let kept = if said["cached"].as_bool() == Some(true) { ", kept from an earlier run" } else { "" };
+        let verdict = if fits { "fits" } else { "does not fit" };
+        files::note(&format!("{sequence} tokens: {verdict}; {seconds:.0} s to compile{kept}"));
         answer.checked.push(Checked { sequence, compiler, fits, bytes: bytes.as_u64().map(Bytes) });
     }
     Ok(())

@@ -68,8 +68,9 @@ impl Plan {
             Plan::InternEvo(plan) => Kept { parameter: plan.split.dtype.bytes(), master: FP32, moments: 2 * FP32 },
             Plan::Nanotron(plan) => Kept { parameter: plan.split.dtype.bytes(), master: FP32, moments: 2 * FP32 },
             Plan::Xla(plan) => {
-                let first = if plan.half_moment { DType::Bf16.bytes() } else { FP32 };
-                Kept { parameter: FP32, master: 0, moments: first + FP32 }
+                let own = if plan.half_weights { DType::Bf16.bytes() } else { FP32 };
+                let first = if plan.half_moment { DType::Bf16.bytes() } else { own };
+                Kept { parameter: own, master: 0, moments: first + own }
             }
         }
     }

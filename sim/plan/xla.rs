@@ -6,6 +6,7 @@ mod gpu;
 mod mesh;
 mod pipeline;
 mod policy;
+pub mod vmem;
 mod windows;
 
 pub use compile::{Run, compiled_in};
@@ -57,8 +58,12 @@ pub enum Targets {
     /// By a product with one-hot rows (MaxText's `cross_entropy_with_logits`): everything is elementwise or a sum, and the
     /// compiler keeps no logits but those that the matmul makes, in bf16, and their gradient beside them.
     OneHot,
-    /// By index (`take_along_axis`): what is indexed is an array in fp32 of its own.
+    /// By index (`take_along_axis`) out of logits, less their `logsumexp` (optax's `softmax_cross_entropy_with_integer_labels`): what
+    /// is indexed is an array in fp32 of its own.
     Indexed,
+    /// By index out of `jax.nn.log_softmax`. What is indexed is an array in fp32 as well. Some steps have the logits' gradient beside
+    /// logits and logarithms, some are without it, and what decides is not known (`tests/oracles/xla-plain.json`).
+    LogSoftmax,
 }
 
 /// What linears of blocks multiply in, by MaxText's name (`quantization`).
@@ -96,10 +101,22 @@ pub struct XlaPlan {
     pub scan: bool,
     /// Attention.
     pub attention: Attention,
+    /// Whether attention in matmuls has its scores in fp32 (`float32_qk_product`).
+    pub float32_scores: bool,
+    /// Whether RMSNorm squares by a product in place of `lax.square`, whose derivative keeps an array more.
+    pub norm_by_product: bool,
     /// What linears of blocks multiply in, if not in bf16.
     pub quantization: Option<Quantization>,
+    /// Micro-batches of a step, each of `batch` sequences (`gradient_accumulation_steps`).
+    pub accumulation: u32,
+    /// Whether each is a program of its own, and optax adds gradients up (`optax.MultiSteps`).
+    pub multi_steps: bool,
+    /// Whether parameters, and so gradients and moments, are in bf16 (`weight_dtype`).
+    pub half_weights: bool,
     /// Whether the first moment is kept in bf16 (`mu_dtype`).
     pub half_moment: bool,
+    /// The compiler's flags on TPUs, by name.
+    pub compiler_flags: flags::Named,
     /// What the compiler's flags let it do.
     pub flags: Flags,
     /// Which matmuls exchange in windows, where the flags allow it.
@@ -168,6 +185,12 @@ impl XlaPlan {
         if self.activation_embed { self.model.width / u64::from(self.mesh.tensor) } else { self.model.width }
     }
 
+    /// What a loss may hold beside what it is taken to hold: of a loss by `log_softmax`, the gradient of the logits.
+    pub(crate) fn loss_doubt(&self) -> Bytes {
+        let logits = self.own_tokens() * (self.model.vocab / u64::from(self.mesh.tensor));
+        Bytes(if self.targets == Targets::LogSoftmax { 2 * logits } else { 0 })
+    }
+
     /// Whether matmuls with weights are loops over windows, of which no more than [`UNROLLED`] are written out: around a pipeline's
     /// stages, or in them (`staged`).
     fn in_loops(&self, staged: bool) -> bool {
@@ -197,6 +220,6 @@ impl XlaPlan {
 
     /// Tokens of one step of the whole job: chips of the tensor axis share theirs.
     pub fn tokens(&self) -> u64 {
-        self.batch * self.seq * u64::from(self.mesh.data_ranks())
+        self.batch * self.seq * u64::from(self.accumulation) * u64::from(self.mesh.data_ranks())
     }
 }

@@ -21,7 +21,8 @@ mod simulated;
 mod step;
 mod tape;
 
-pub use crate::plan::xla::flags::Overlap;
+pub use crate::plan::xla::flags::{Named as NamedFlags, Overlap};
+pub use crate::plan::xla::vmem;
 pub use crate::plan::xla::{
     Attention, Backend, Flags, GpuFlags, Keep, Mesh, Pipeline, Policy, Quantization, Run, TENSORS, Targets, Windows,
     XlaPlan, compiled_in,

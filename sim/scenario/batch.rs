@@ -25,7 +25,14 @@ pub(super) fn batch(
 ) -> Result<(u64, u64, u64), ScenarioError> {
     let batch = &scenario.batch;
     let seq = reader.count("batch.sequence", &batch.sequence, 1, MOST_SEQUENCE)?;
-    let samples = reader.count_or("batch.micro", batch.micro.as_ref(), 1, MOST_SMALL, 1)?;
+    let samples = match &batch.per_device_batch_size {
+        Some(at) if runtime != XLA => {
+            let problem = "batch.per_device_batch_size is a key of XLA's";
+            return Err(reader.plan(at, problem, "write batch.micro: sequences per rank and micro-batch"));
+        }
+        Some(at) => per_device(reader, at, scenario)?,
+        None => reader.count_or("batch.micro", batch.micro.as_ref(), 1, MOST_SMALL, 1)?,
+    };
     // Of a preference a sample is a pair of sequences.
     let (micro, counted) = match scenario.dpo {
         Some(_) => (SEQUENCES_OF_A_PAIR * samples, format!("{samples} pairs")),
@@ -37,8 +44,8 @@ pub(super) fn batch(
     };
     let written = batch.accumulation.as_ref();
     let written = written.map(|at| reader.count("batch.accumulation", at, 1, MOST_SMALL)).transpose()?;
-    // A compiled step has one micro-batch, and a mesh that does not tile the machine is refused by what reads it.
-    let Some(replicas) = replicas(scenario, topology).filter(|_| runtime != XLA) else {
+    // A mesh that does not tile the machine is refused by what reads it.
+    let Some(replicas) = replicas(scenario, (runtime, topology)) else {
         return Ok((seq, micro, written.unwrap_or(1)));
     };
     let each = replicas * micro;
@@ -67,6 +74,35 @@ pub(super) fn batch(
             Ok((seq, micro, reader.assume_for("batch.accumulation", accumulation, accumulation, why)))
         }
     }
+}
+
+/// MaxText's count: sequences over all chips, so that those that share sequences have as many together
+/// (`configs/types.py`: `global_batch_size = num_devices · per_device_batch_size`).
+fn per_device(reader: &mut Reader<'_>, at: &Spanned<f64>, scenario: &written::Scenario) -> Result<u64, ScenarioError> {
+    if scenario.batch.micro.is_some() {
+        let problem = "batch.micro and batch.per_device_batch_size both say how many sequences a chip has";
+        return Err(reader.plan(
+            at,
+            problem,
+            "remove one: batch.micro counts those of chips that share their sequences",
+        ));
+    }
+    let mesh = scenario.mesh.get_ref();
+    let axis = |at: &Option<Spanned<i64>>| at.as_ref().map_or(1, |at| (*at.get_ref()).max(1));
+    let (tensor, context) = (axis(&mesh.tensor), axis(&mesh.context));
+    let shared = (tensor as f64) * (context as f64);
+    let each = *at.get_ref();
+    let micro = each * shared;
+    if micro.fract() != 0.0 || !(1.0..=MOST_SMALL as f64).contains(&micro) {
+        let problem = format!(
+            "batch.per_device_batch_size = {each} gives {micro} sequences to the {shared} chips that share theirs \
+             (mesh.tensor × mesh.context = {tensor} × {context})"
+        );
+        let least = 1.0 / shared;
+        return Err(reader.plan(at, problem, format!("write a multiple of {least}")));
+    }
+    let why = format!("{each} on each chip × {tensor} of mesh.tensor × {context} of mesh.context");
+    Ok(reader.assume_for("batch.micro", micro as u64, micro as u64, why))
 }
 
 /// What the job makes of the global batch: it must be as large as the file says.
@@ -121,9 +157,10 @@ fn instead(batch: &written::Batch, seq: u64, sequences: u64) -> String {
 }
 
 /// Copies of the model that read sequences of their own; none where the mesh does not tile the machine.
-fn replicas(scenario: &written::Scenario, topology: &Topology) -> Option<u64> {
+fn replicas(scenario: &written::Scenario, (runtime, topology): (Runtime, &Topology)) -> Option<u64> {
     let mesh = scenario.mesh.get_ref();
-    let axes = [&mesh.tp, &mesh.cp, &mesh.pp];
+    // Stages of a pipeline on XLA have data of their own.
+    let axes = if runtime == XLA { [&mesh.tensor, &mesh.context, &None] } else { [&mesh.tp, &mesh.cp, &mesh.pp] };
     let mut sizes = axes.into_iter().map(|at| at.as_ref().map_or(Some(1), |at| u64::try_from(*at.get_ref()).ok()));
     // A degree may be any number here: it is checked against its bounds where the mesh is read.
     let model = sizes.try_fold(1u64, |all, size| all.checked_mul(size?)).filter(|&size| size > 0)?;

@@ -39,8 +39,11 @@ impl Draft {
         }
     }
 
-    /// Sets `table.key`, or a key at the top.
+    /// Sets `table.key`, or a key at the top; what says the same in other words goes.
     pub fn set(&mut self, key: &str, value: impl Into<Value>) {
+        if key == "batch.micro" {
+            self.remove("batch.per_device_batch_size");
+        }
         match key.split_once('.') {
             Some((table, key)) => {
                 let entry = self.table.entry(table).or_insert_with(|| Value::Table(Table::new()));

@@ -221,8 +221,10 @@ pub struct TensorParallel {
 pub struct Batch {
     /// Tokens per sequence.
     pub sequence: Spanned<i64>,
-    /// Sequences per rank and micro-batch.
+    /// Sequences per rank and micro-batch: of chips that share their sequences, of all of them together.
     pub micro: Option<Spanned<i64>>,
+    /// `per_device_batch_size` of MaxText: sequences over all chips, those that share sequences included.
+    pub per_device_batch_size: Option<Spanned<f64>>,
     /// Micro-batches per step.
     pub accumulation: Option<Spanned<i64>>,
     /// Sequences of a step, of all ranks: `accumulation` follows.

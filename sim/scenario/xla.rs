@@ -6,12 +6,13 @@ use toml::{Spanned, Value};
 use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
 use super::reader::{MOST_RANKS, MOST_SMALL, Reader};
-use super::written::{Eight, ExpertExchange, Moment, XlaAttention};
+use super::written::{Eight, ExpertExchange, Moment};
 use super::{foreign, machine, names, written};
-use crate::cost::{Backend, Blocks, Regime, Software};
+use crate::cost::{Regime, Software};
 use crate::hardware::{LevelKind, OnTorus, Topology, Vendor};
 use crate::model::ModelConfig;
 use crate::near::did_you_mean;
+use crate::plan::xla::flags::{self, Named};
 use crate::runtime;
 use crate::runtime::spmd::{
     Attention, Backend as Plan, Flags, Keep, Mesh, Policy, Quantization, Run, TENSORS, Targets, Windows, XlaPlan,
@@ -21,6 +22,7 @@ use crate::units::Finite;
 /// The longest run.
 const MOST_STEPS: i64 = 1 << 40;
 
+mod attention;
 mod gpu;
 mod pipeline;
 
@@ -68,23 +70,38 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
     gpu::check(reader, &base, table)?;
     let Base { scenario, topology, profile, model, seq, micro, accumulation, .. } = base;
     let on_gpus = gpu::is_gpu(topology);
-    if let Some(at) = scenario.batch.accumulation.as_ref().filter(|_| accumulation > 1) {
-        let problem = "gradient accumulation is not simulated on XLA";
+    if let Some(at) = scenario.batch.accumulation.as_ref().filter(|_| on_gpus && accumulation > 1) {
+        let problem = "gradient accumulation is not simulated on XLA for GPUs";
         return Err(reader.plan(at, problem, "write batch.accumulation = 1, and a larger batch.micro"));
     }
     let mesh = mesh(reader, &scenario.mesh, topology)?;
     divides(reader, &scenario.mesh, (&model, mesh))?;
     let remat = policy(reader, table)?;
     let pipeline = pipeline::pipeline(reader, (table, &scenario.mesh), (&model, mesh), (micro, remat))?;
-    let attention = if on_gpus { gpu::attention(reader, table)? } else { attention(reader, table)? };
+    let attention = if on_gpus { gpu::attention(reader, table)? } else { attention::attention(reader, table)? };
     let vocab_tiling = reader.count_or("xla.num_vocab_tiling", table.num_vocab_tiling.as_ref(), 1, MOST_SMALL, 1)?;
     if let (Some(at), false) = (&table.num_vocab_tiling, (micro * seq).is_multiple_of(vocab_tiling)) {
         let problem = format!("num_vocab_tiling = {vocab_tiling} does not divide the {} tokens of a chip", micro * seq);
         return Err(reader.plan(at, problem, "write a divisor of them"));
     }
     let syncs = table.host_syncs_per_step.as_ref();
+    let multi_steps = match table.optax_multi_steps {
+        None if accumulation > 1 => reader.assume("xla.optax_multi_steps", false, false),
+        written => written.unwrap_or(false),
+    };
+    let half_weights =
+        table.weight_dtype.unwrap_or_else(|| reader.assume("xla.weight_dtype", Moment::Float32, "float32"))
+            == Moment::Bfloat16;
+    // `mu_dtype` is the weights' where nothing is said (optax's `scale_by_adam`).
+    let moment = if half_weights { (Moment::Bfloat16, "bfloat16") } else { (Moment::Float32, "float32") };
     let scan = reader.flag("xla.scan_layers", table.scan_layers.as_ref().map(|at| *at.get_ref()), true);
-    let (flags, backend) = if on_gpus { gpu::flags(reader, table)? } else { (flags(reader, table)?, Plan::Tpu) };
+    let (compiler_flags, flags, backend) = if on_gpus {
+        let (flags, backend) = gpu::flags(reader, table)?;
+        (Named::new(), flags, backend)
+    } else {
+        let (named, flags) = flags(reader, table)?;
+        (named, flags, Plan::Tpu)
+    };
     let job = XlaPlan {
         batch: micro,
         seq,
@@ -93,6 +110,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         remat,
         scan,
         attention,
+        compiler_flags,
         flags,
         backend,
         windows: windows(topology, mesh),
@@ -102,12 +120,23 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         capacity_factor: capacity(reader, table, &model)?,
         send_tokens: send_tokens(reader, table, (&model, mesh, &scenario.mesh))?,
         clip: reader.flag("xla.gradient_clipping", table.gradient_clipping, true),
+        float32_scores: match (attention, table.float32_qk_product) {
+            (Attention::DotProduct, written) => reader.flag("xla.float32_qk_product", written, false),
+            (_, written) => written.unwrap_or(false),
+        },
+        norm_by_product: match (remat, table.norm_by_product) {
+            (Policy::None, written) => reader.flag("xla.norm_by_product", written, false),
+            (_, written) => written.unwrap_or(false),
+        },
         quantization: quantization(reader, table, topology)?,
         activation_embed: match table.activation_embed {
             None if mesh.tensor == 1 => false,
             written => reader.flag("xla.activation_embed", written, true),
         },
-        half_moment: table.mu_dtype.unwrap_or_else(|| reader.assume("xla.mu_dtype", Moment::Float32, "float32"))
+        accumulation: accumulation as u32,
+        multi_steps,
+        half_weights,
+        half_moment: table.mu_dtype.unwrap_or_else(|| reader.assume("xla.mu_dtype", moment.0, moment.1))
             == Moment::Bfloat16,
         run: run(reader, table)?,
         host_syncs: reader.count_or("xla.host_syncs_per_step", syncs, 0, MOST_SMALL, 0)? as u32,
@@ -116,45 +145,11 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
     };
     let (attention, blocks) = match on_gpus {
         true => (gpu::kernels(reader, profile, job.attention), None),
-        false => splash(reader, table, job.attention)?,
+        false => attention::splash(reader, (table, topology), &job)?,
     };
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let software = Software { attention, blocks, rail, ..Software::default() };
     Ok(Decided { job: runtime::Plan::Xla(job), regime: Regime::Sustained, software, expandable_segments: false })
-}
-
-/// How attention is computed on TPUs.
-fn attention(reader: &mut Reader<'_>, table: &written::Xla) -> Result<Attention, ScenarioError> {
-    if let Some(at) = &table.attention {
-        match at.get_ref() {
-            XlaAttention::DotProduct => return Ok(Attention::DotProduct),
-            XlaAttention::Flash => {}
-            XlaAttention::CudnnFlashTe | XlaAttention::CudnnFlashJax => {
-                let problem = "cuDNN's attention runs on GPUs, and this is a TPU";
-                return Err(reader.plan(at, problem, "write attention = \"flash\""));
-            }
-        }
-    } else {
-        reader.assume("xla.attention", (), "flash");
-    }
-    let fused = table.sa_use_fused_bwd_kernel.as_ref().map(|at| *at.get_ref());
-    Ok(Attention::Splash { fused_backward: reader.flag("xla.sa_use_fused_bwd_kernel", fused, false) })
-}
-
-/// Whose kernels of attention run on TPUs, and how large their blocks are.
-fn splash(
-    reader: &mut Reader<'_>,
-    table: &written::Xla,
-    attention: Attention,
-) -> Result<(Backend, Option<Blocks>), ScenarioError> {
-    let size = reader.count_or("xla.sa_block_size", table.sa_block_size.as_ref(), 128, MOST_SMALL, 512)?;
-    let blocks = match attention {
-        Attention::Splash { fused_backward } => Some(Blocks { size, fused: fused_backward }),
-        Attention::DotProduct | Attention::Cudnn { .. } => None,
-    };
-    let tokamax = table.use_tokamax_splash.as_ref().map(|at| *at.get_ref());
-    let tokamax = reader.flag("xla.use_tokamax_splash", tokamax, false);
-    Ok((if tokamax { Backend::Tokamax } else { Backend::Splash }, blocks))
 }
 
 /// Axes, whose product is the chips there are; what is left open takes what the others leave: `dcn_data` the slices that are
@@ -416,18 +411,25 @@ fn windows(topology: &Topology, mesh: Mesh) -> Windows {
     Windows { even_rows, axes: 1 + more, apart }
 }
 
-/// What the compiler's flags let it do.
-fn flags(reader: &mut Reader<'_>, table: &written::Xla) -> Result<Flags, ScenarioError> {
+/// The compiler's flags, and what they let it do.
+fn flags(reader: &mut Reader<'_>, table: &written::Xla) -> Result<(Named, Flags), ScenarioError> {
     let Some(list) = &table.flags else {
-        return Ok(reader.assume("xla.flags", Flags::DEFAULT, Value::Array(vec![])));
+        return Ok((Named::new(), reader.assume("xla.flags", Flags::DEFAULT, Value::Array(vec![]))));
     };
-    let names: Vec<&str> = list.iter().map(|at| at.get_ref().as_str()).collect();
-    Flags::of(&names).map_err(|unknown| {
-        let known: Vec<&str> = Flags::GROUPS.iter().map(|(name, _)| *name).collect();
-        let hint = did_you_mean(unknown, known.iter().copied());
-        let problem = format!("there is no group of flags {unknown:?}{hint}");
-        let remedy = format!("write some of: {}", known.join(", "));
-        let at = list.iter().find(|at| at.get_ref() == unknown).map_or(0..0, Spanned::span);
+    let words: Vec<&str> = list.iter().map(|at| at.get_ref().as_str()).collect();
+    let named = flags::named(&words).map_err(|flags::Unknown(word)| {
+        let known: Vec<&str> = flags::GROUPS.iter().map(|(name, _)| *name).collect();
+        let hint = did_you_mean(&word, known.iter().copied());
+        let problem = format!("{word:?} is neither a group of flags nor a flag{hint}");
+        let remedy =
+            format!("write a flag as \"xla_tpu_scoped_vmem_limit_kib=98304\", or some of: {}", known.join(", "));
+        let at = list.iter().find(|at| *at.get_ref() == word).map_or(0..0, Spanned::span);
         reader.plan(&Spanned::new(at, ()), problem, remedy)
-    })
+    })?;
+    let idle = Flags::idle(&named);
+    if !idle.is_empty() {
+        reader.note(format!("Flags that the compiler gets and no prediction reads: {}.", idle.join(", ")));
+    }
+    let flags = Flags::of(&named);
+    Ok((named, flags))
 }

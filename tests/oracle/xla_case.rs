@@ -175,7 +175,7 @@ impl Case {
             "runtime = \"xla\"\n[topology]\nname = \"tpu-v6e\"\nslice = \"{}\"\n\
              [model]\n{}[mesh]\npipeline = {}\ndata = {}\nfsdp = {}\nexpert = {}\ntensor = {}\n[batch]\nsequence = {}\nmicro = {}\n\
              [xla]\nremat_policy = \"{policy}\"\nattention = \"{attention}\"\ngradient_clipping = {}\nuse_iota_embed = {}\n\
-             targets = \"{}\"\nscan_layers = {}\nnum_vocab_tiling = {}\nactivation_embed = false\nflags = []\n{}{}{kept}",
+             targets = \"{}\"\nscan_layers = {}\nnum_vocab_tiling = {}\nactivation_embed = false\nnorm_by_product = true\nfloat32_qk_product = true\nflags = []\n{}{}{kept}",
             self.topo.trim_start_matches("v6e:"),
             self.model(),
             self.stage.unwrap_or(1),

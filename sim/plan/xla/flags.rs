@@ -1,4 +1,13 @@
-//! What the compiler's flags let it do with collectives, by the groups of MaxText's `benchmarks/xla_flags_library.py`.
+//! What the compiler's flags let it do with collectives.
+//!
+//! A scenario lists groups of MaxText's library and flags by their own names, as users set them in `LIBTPU_INIT_ARGS`; of a flag that
+//! is there twice the last counts.
+
+mod groups;
+
+use std::collections::BTreeMap;
+
+pub use groups::GROUPS;
 
 /// Where a collective runs relative to the computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
@@ -24,6 +33,55 @@ pub struct Flags {
     pub windows: bool,
     /// Whether a weight gradient's reduction is an all-reduce of which each chip keeps its slice.
     pub all_reduce_and_slice: bool,
+    /// VMEM that a kernel may have \[KiB\] (`xla_tpu_scoped_vmem_limit_kib`); none for the compiler's own limit.
+    pub scoped_vmem_kib: Option<u64>,
+}
+
+/// The compiler's flags by name, without dashes.
+pub type Named = BTreeMap<String, String>;
+
+/// A word of a list that is neither a group nor a flag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unknown(pub String);
+
+/// Threshold from which no matmul exchanges in windows \[MiB\]: more than any weight has.
+const NO_WINDOWS: u64 = 100_000;
+/// By which gathers overlap with what is computed beside them.
+const GATHER: [&str; 2] = ["xla_enable_async_all_gather", "xla_tpu_enable_async_collective_fusion_fuse_all_gather"];
+const GATHER_APART: &str = "xla_tpu_enable_sparse_core_collective_offload_all_gather";
+/// By which reductions do, each.
+const SCATTER: [&str; 3] = [
+    "xla_tpu_enable_data_parallel_all_reduce_opt",
+    "xla_tpu_enable_sparse_core_collective_offload_all_reduce",
+    "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter",
+];
+const WINDOWS: &str = "xla_jf_spmd_threshold_for_windowed_einsum_mib";
+const LAYOUT: &str = "xla_tpu_assign_all_reduce_scatter_layout";
+const VMEM: &str = "xla_tpu_scoped_vmem_limit_kib";
+
+/// The flags of a list of groups and flags.
+///
+/// # Errors
+/// A word that is neither: no group of that name, and no `NAME=VALUE` of an XLA flag.
+pub fn named(words: &[&str]) -> Result<Named, Unknown> {
+    let mut all = Named::new();
+    for &word in words {
+        if let Some((_, flags)) = GROUPS.iter().find(|(name, _)| *name == word) {
+            all.extend(flags.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())));
+            continue;
+        }
+        let flag = word.trim_start_matches('-').split_once('=');
+        let flag = flag.filter(|(name, value)| {
+            let letters = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_';
+            name.contains("xla")
+                && name.bytes().all(letters)
+                && !value.is_empty()
+                && !value.contains(char::is_whitespace)
+        });
+        let Some((name, value)) = flag else { return Err(Unknown(word.to_owned())) };
+        all.insert(name.to_owned(), value.to_owned());
+    }
+    Ok(all)
 }
 
 impl Flags {
@@ -35,52 +93,76 @@ impl Flags {
         scatter: Overlap::Windowed,
         windows: true,
         all_reduce_and_slice: true,
+        scoped_vmem_kib: None,
     };
 
-    /// Groups of flags that are understood, with what they do here.
-    pub const GROUPS: [(&'static str, &'static str); 13] = [
-        ("CF_FOR_ALL_GATHER", "all-gathers of weights overlap with the computation"),
-        ("DATA_PARALLEL_OVERLAP", "reductions of gradients overlap with the computation"),
-        ("DISABLE_COLLECTIVE_MATMUL", "no windowed einsum"),
-        ("LAYOUT_FOR_ALL_REDUCE_SCATTER", "gradients are reduce-scattered"),
-        ("ENABLE_SPARSECORE_OFFLOADING_FOR_ALL_REDUCE", "all-reduces run on the SparseCores"),
-        ("ENABLE_SPARSECORE_OFFLOADING_FOR_ALL_GATHER", "all-gathers run on the SparseCores"),
-        ("ENABLE_SPARSECORE_OFFLOADING_FOR_REDUCE_SCATTER", "reduce-scatters run on the SparseCores"),
-        ("ENABLE_SPARSECORE_OFFLOADING_FOR_RS_AG_AR", "all three run on the SparseCores"),
-        (
-            "ENABLE_ASYNC_COLLECTIVE_PERMUTE",
-            "exchanges of windows overlap with the computation, as they do here without",
-        ),
-        ("DENSE_VMEM_LIMIT_FLAG", "more VMEM for fusions: no effect here"),
-        ("MOE_VMEM_LIMIT_FLAG", "more VMEM for fusions: no effect here"),
-        ("CUSTOM_VMEM_LIMIT_FLAG", "more VMEM for fusions: no effect here"),
-        ("HOST_OFFLOAD_FLAGS", "copies to the host overlap with the computation, as they do here without"),
-    ];
-
-    /// The flags of a list of groups; the first unknown name otherwise.
-    pub fn of<'n>(groups: &[&'n str]) -> Result<Flags, &'n str> {
-        let mut flags = Flags::DEFAULT;
-        if let Some(unknown) = groups.iter().find(|name| !Self::GROUPS.iter().any(|(known, _)| known == *name)) {
-            return Err(unknown);
-        }
-        let has = |name: &str| groups.contains(&name);
-        if has("DISABLE_COLLECTIVE_MATMUL") {
+    /// What flags do here.
+    pub fn of(named: &Named) -> Flags {
+        let on = |name: &str| named.get(name).is_some_and(|value| value == "true");
+        let number = |name: &str| named.get(name).and_then(|value| value.parse::<u64>().ok());
+        let mut flags = Flags { scoped_vmem_kib: number(VMEM), ..Flags::DEFAULT };
+        if number(WINDOWS).is_some_and(|threshold| threshold >= NO_WINDOWS) {
             (flags.gather_forward, flags.scatter) = (Overlap::None, Overlap::None);
             flags.windows = false;
         }
-        if has("LAYOUT_FOR_ALL_REDUCE_SCATTER") {
-            flags.all_reduce_and_slice = false;
-        }
-        let sparse = |which: &str| {
-            has(&format!("ENABLE_SPARSECORE_OFFLOADING_FOR_{which}"))
-                || has("ENABLE_SPARSECORE_OFFLOADING_FOR_RS_AG_AR")
-        };
-        if has("CF_FOR_ALL_GATHER") || sparse("ALL_GATHER") {
+        flags.all_reduce_and_slice = !on(LAYOUT);
+        if GATHER.iter().all(|name| on(name)) || on(GATHER_APART) {
             (flags.gather_forward, flags.gather_backward) = (Overlap::Asynchronous, Overlap::Asynchronous);
         }
-        if has("DATA_PARALLEL_OVERLAP") || sparse("ALL_REDUCE") || sparse("REDUCE_SCATTER") {
+        if SCATTER.iter().any(|name| on(name)) {
             flags.scatter = Overlap::Asynchronous;
         }
-        Ok(flags)
+        flags
+    }
+
+    /// Those of them that change nothing here, by name.
+    pub fn idle(named: &Named) -> Vec<&str> {
+        let read = |name: &str| {
+            [WINDOWS, LAYOUT, VMEM, GATHER_APART].contains(&name) || GATHER.contains(&name) || SCATTER.contains(&name)
+        };
+        named.keys().map(String::as_str).filter(|name| !read(name)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(words: &[&str]) -> Flags {
+        Flags::of(&named(words).expect("they are known"))
+    }
+
+    #[test]
+    fn a_group_is_the_flags_it_sets() {
+        let by_name = of(&["--xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000"]);
+        assert_eq!(of(&["DISABLE_COLLECTIVE_MATMUL"]), by_name);
+        assert!(!by_name.windows && by_name != Flags::DEFAULT);
+        assert_eq!(of(&["DENSE_VMEM_LIMIT_FLAG"]).scoped_vmem_kib, Some(98304));
+    }
+
+    #[test]
+    fn of_a_flag_that_is_there_twice_the_last_counts() {
+        let list = ["DENSE_VMEM_LIMIT_FLAG", "xla_tpu_scoped_vmem_limit_kib=65536"];
+        assert_eq!(of(&list).scoped_vmem_kib, Some(65536));
+        let off = ["DATA_PARALLEL_OVERLAP", "xla_tpu_enable_data_parallel_all_reduce_opt=false"];
+        assert_eq!(of(&off), Flags::DEFAULT);
+    }
+
+    #[test]
+    fn what_is_neither_group_nor_flag_is_named() {
+        for word in ["CF_FOR_ALL_GATHERS", "xla_tpu_x", "xla_tpu_x=", "scoped=1", "xla_a=1 --xla_b=2"] {
+            assert_eq!(named(&[word]), Err(Unknown(word.to_owned())));
+        }
+    }
+
+    #[test]
+    fn a_flag_that_changes_nothing_here_is_known_as_such() {
+        let flags = named(&["LAYOUT_FOR_ALL_REDUCE_SCATTER", "ENHANCED_LAUNCH_BARRIER"]).expect("they are known");
+        let idle = [
+            "xla_tpu_relayout_group_size_threshold_for_reduce_scatter",
+            "xla_tpu_use_enhanced_launch_barrier",
+            "xla_tpu_use_minor_sharding_for_major_trivial_input",
+        ];
+        assert_eq!(Flags::idle(&flags), idle);
     }
 }

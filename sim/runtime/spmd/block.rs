@@ -1,5 +1,7 @@
 //! A block's forward as operators on named tensors, with what each needs in backward.
 
+mod keeps;
+
 use crate::model::experts::Experts;
 use crate::model::latent::LatentAttention;
 use crate::model::{
@@ -61,28 +63,6 @@ impl Op {
             Kind::Combine(_) | Kind::Unsort => self.inputs.clone(),
             Kind::Attention(_) => self.inputs.iter().copied().chain([self.output]).collect(),
             Kind::Rope | Kind::Add | Kind::Sort | Kind::Send => vec![],
-        }
-    }
-
-    /// Bytes that its derivative keeps besides what it [`needs`](Self::needs), where nothing is computed again.
-    ///
-    /// JAX keeps what each elementary step of an operator asks for, and a loop over blocks stores all of it: the arrays that
-    /// a loop without checkpointing carries (jax 0.10.2, `tests/oracles/xla_step.py` with `remat="none"`). A norm keeps its
-    /// input in fp32 in place of bf16, two sums a row, and what it has before its weight; splash attention its result once
-    /// more, and a sum a row and head; `silu(g)·u` has three more arrays than its factors. Attention in matmuls keeps the
-    /// scores in fp32 and the probabilities in bf16, and does so without a loop, too.
-    pub fn also_keeps(&self, tensors: &[Named], attention: Attention, scan: bool) -> u64 {
-        let (input, output) = (tensors[self.inputs[0]], tensors[self.output]);
-        match (self.kind, attention) {
-            (Kind::Attention(shape), Attention::DotProduct) => {
-                (4 + 2) * shape.batch * shape.heads * shape.queries * shape.keys
-            }
-            _ if !scan => 0,
-            (Kind::Norm, _) => 4 * input.numbers() + 2 * 4 * input.rows,
-            (Kind::Attention(shape), Attention::Cudnn { .. }) => 4 * output.rows * shape.heads,
-            (Kind::Attention(shape), _) => 2 * output.numbers() + 4 * output.rows * shape.heads,
-            (Kind::Gate, _) => 3 * 2 * output.numbers(),
-            _ => 0,
         }
     }
 

@@ -1,7 +1,7 @@
 //! What of a plan is only simulated, and its optimizer.
 
 use crate::model::{Gating, Norm, NormPlacement, Position};
-use crate::plan::xla::XlaPlan;
+use crate::plan::xla::{Targets, XlaPlan};
 use crate::program::DType;
 use crate::runtime::Refusal;
 use crate::runtime::optimizer::{Asked, Caller, How, Optimizer};
@@ -38,6 +38,19 @@ impl XlaPlan {
                 Refusal::new("step-quantised", "linears in eight bits").on("xla.quantization"),
             ),
             (
+                self.accumulation > 1,
+                Refusal::new(
+                    "step-accumulation",
+                    "gradient accumulation: its micro-batches are alike, so set batch.accumulation to 1",
+                )
+                .on("batch.accumulation"),
+            ),
+            (self.half_weights, Refusal::new("step-weight-dtype", "weights in bf16").on("xla.weight_dtype")),
+            (
+                self.targets == Targets::LogSoftmax,
+                Refusal::new("step-log-softmax", "a loss by `jax.nn.log_softmax`").on("xla.targets"),
+            ),
+            (
                 self.pipeline.is_some(),
                 Refusal::new("step-pipeline", "a pipeline axis: set mesh.pipeline and mesh.dcn_pipeline to 1")
                     .on("mesh.pipeline"),
@@ -56,7 +69,8 @@ impl XlaPlan {
 
     /// The optimizer.
     pub(crate) fn optimizer(&self) -> Optimizer {
-        let first = if self.half_moment { DType::Bf16 } else { DType::Fp32 };
-        Optimizer::of(Caller::Xla, &Asked { moments: [first, DType::Fp32], ..Asked::plain(How::Fused) })
+        let own = if self.half_weights { DType::Bf16 } else { DType::Fp32 };
+        let first = if self.half_moment { DType::Bf16 } else { own };
+        Optimizer::of(Caller::Xla, &Asked { moments: [first, own], ..Asked::plain(How::Fused) })
     }
 }

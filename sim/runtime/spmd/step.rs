@@ -1,5 +1,6 @@
 //! A training step as the compiler orders it: embedding, a loop over blocks, the loss, the loop back, the optimizer.
 
+mod accumulate;
 mod attention;
 mod backward;
 mod forward;
@@ -79,31 +80,71 @@ impl Step<'_> {
     fn arguments(&self, program: &mut Builder) {
         let (params, optimizer) = (self.parameters(), self.job.optimizer());
         program.section(Section::Setup);
-        program.alloc(Bytes(FULL * elements(&params)), CORE, Category::Parameter, "params");
+        program.alloc(Bytes(self.full() * elements(&params)), CORE, Category::Parameter, "params");
         let mut states: BTreeMap<&'static str, u64> = BTreeMap::new();
-        for state in params.iter().flat_map(|param| optimizer.states(param, FULL)) {
+        for state in params.iter().flat_map(|param| optimizer.states(param, self.full())) {
             *states.entry(state.name).or_default() += state.bytes();
         }
         for (name, bytes) in states {
             program.alloc(Bytes(bytes), CORE, Category::OptimizerState, name);
         }
-        program.alloc(Bytes(2 * 4 * self.job.own_tokens()), CORE, Category::Buffer, "inputs, targets");
+        if self.job.multi_steps && self.job.accumulation > 1 {
+            program.alloc(Bytes(FULL * elements(&params)), CORE, Category::OptimizerState, "acc_grads");
+        }
+        let batch = self.job.own_tokens() * if self.job.multi_steps { 1 } else { u64::from(self.job.accumulation) };
+        program.alloc(Bytes(2 * 4 * batch), CORE, Category::Buffer, "inputs, targets");
     }
 
     fn run(&mut self) {
+        match (self.job.accumulation, self.job.multi_steps) {
+            (1, _) => self.micro_step(),
+            // Each micro-batch is a program of its own, which the optimizer's step is part of.
+            (parts, true) => {
+                for part in 0..parts {
+                    self.micro_step();
+                    self.add_up();
+                    self.accumulated();
+                    if part + 1 < parts {
+                        self.optimizer();
+                        self.forget();
+                    }
+                }
+            }
+            (parts, false) => {
+                self.begin_sums();
+                for _ in 0..parts {
+                    self.micro_step();
+                    self.accumulated();
+                }
+                self.tables.extend(self.sums.take());
+            }
+        }
+        self.optimizer();
+    }
+
+    /// The optimizer's step.
+    fn optimizer(&mut self) {
+        self.tape.pass = Pass::Optimizer;
+        self.update();
+        self.tape.phase("opt");
+    }
+
+    /// Forward and backward of a micro-batch.
+    fn micro_step(&mut self) {
+        self.tape.pass = Pass::Forward;
         self.expect_forward(self.outside());
         let input = self.embed();
         let hidden = self.forward(input);
         let gradient = self.loss(hidden);
+        self.add_up();
         self.tape.pass = Pass::Backward;
         let gradient = self.backward(gradient);
         self.reduce_head();
+        self.add_up();
         self.embed_backward(gradient);
         self.end_backward();
+        self.add_up();
         self.tape.phase("bwd");
-        self.tape.pass = Pass::Optimizer;
-        self.update();
-        self.tape.phase("opt");
     }
 
     /// Runs all blocks.
@@ -124,6 +165,7 @@ impl Step<'_> {
             gradient = self.blocks_backward(outside, gradient);
             self.end_loop();
             self.tables.extend(self.gradients.take());
+            self.add_up();
         }
         if let Some(pipeline) = self.job.pipeline {
             gradient = self.pipeline_backward(pipeline, gradient);

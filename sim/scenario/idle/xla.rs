@@ -1,13 +1,28 @@
 //! Keys that a compiled job does not read.
 
 use super::rule::Rule;
-use crate::runtime::spmd::{Attention, XlaPlan};
+use crate::runtime::spmd::{Attention, Policy, XlaPlan};
 
 pub(super) const RULES: &[Rule<XlaPlan>] = &[
     Rule(
         &["xla.sa_block_size", "xla.sa_use_fused_bwd_kernel", "xla.use_tokamax_splash"],
         |plan| plan.job.attention == Attention::DotProduct,
         "attention is dot_product, and no splash kernel runs",
+    ),
+    Rule(
+        &["xla.optax_multi_steps"],
+        |plan| plan.job.accumulation == 1,
+        "a step has one micro-batch, and no gradients are added up",
+    ),
+    Rule(
+        &["xla.float32_qk_product"],
+        |plan| plan.job.attention != Attention::DotProduct,
+        "attention is a kernel, which has its scores in fp32",
+    ),
+    Rule(
+        &["xla.norm_by_product"],
+        |plan| plan.job.remat != Policy::None || !plan.job.scan,
+        "what norms keep for backward is computed again, or made where it is read",
     ),
     Rule(
         &["xla.scan_layers_per_stage"],

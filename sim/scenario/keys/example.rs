@@ -7,7 +7,7 @@ use super::row::{Choice, Kind};
 use super::{Key, presets};
 
 /// Keys and values, in the order of the tables.
-const LISTED: [(&str, &str); 148] = [
+const LISTED: [(&str, &str); 149] = [
     ("description", "\"Llama-3.1-8B on one node\""),
     ("runtime", "\"fsdp2\""),
     ("topology.name", "\"h100-sxm-80gb\""),
@@ -51,6 +51,7 @@ const LISTED: [(&str, &str); 148] = [
     ("pipeline.last_stage_less_layers", "1"),
     ("batch.sequence", "8192"),
     ("batch.micro", "2"),
+    ("batch.per_device_batch_size", "1.5"),
     ("batch.accumulation", "4"),
     ("batch.global", "512"),
     ("batch.global_tokens", "4194304"),

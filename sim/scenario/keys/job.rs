@@ -235,7 +235,14 @@ pub(super) const BATCH_KEYS: Table = Table {
     ],
     keys: &[
         Key::new("sequence", Count(Some((1, 1 << 26))), ALL, "Tokens per sequence."),
-        Key::new("micro", Count(Some((1, 1 << 16))), ALL, "Sequences per rank and micro-batch; with `[dpo]` pairs of them."),
+        Key::new("micro", Count(Some((1, 1 << 16))), ALL, "Sequences per rank and micro-batch: chips that share their sequences (`tp`, `cp`, `tensor`, `context`) have them together. With `[dpo]` pairs of them."),
+        Key::new(
+            "per_device_batch_size",
+            Number,
+            XLA,
+            "The same as MaxText counts: sequences over all chips. `batch.micro` is this × `mesh.tensor` × `mesh.context`.",
+        )
+        .instead(&[(OTHERS, "it is MaxText's: write batch.micro")]),
         Key::new("accumulation", Count(Some((1, 1 << 16))), ALL, "Micro-batches per step."),
         Key::new(
             "global",

@@ -81,6 +81,18 @@ pub(super) const XLA_KEYS: Table = Table {
             "`attention`: the splash kernel on TPUs (`flash`), cuDNN's kernels on GPUs, or matmuls around a softmax.",
         ),
         Key::new(
+            "float32_qk_product",
+            Flag,
+            XLA,
+            "`float32_qk_product`: whether attention's scores are in fp32, with `dot_product`.",
+        ),
+        Key::new(
+            "norm_by_product",
+            Flag,
+            XLA,
+            "Whether RMSNorm squares by `x * x` in place of MaxText's `lax.square`, whose derivative keeps an array more where nothing is computed again.",
+        ),
+        Key::new(
             "sa_use_fused_bwd_kernel",
             Flag,
             XLA,
@@ -117,6 +129,18 @@ pub(super) const XLA_KEYS: Table = Table {
             "Whether operands are scaled by fixed numbers (`act_quantization_calibration_method` of `fixed,…`).",
         ),
         Key::new(
+            "weight_dtype",
+            Choice(&[Word("float32"), Word("bfloat16")]),
+            XLA,
+            "`weight_dtype`: type of the parameters, their gradients and, where nothing else is said, the moments.",
+        ),
+        Key::new(
+            "optax_multi_steps",
+            Flag,
+            XLA,
+            "Whether gradients of `batch.accumulation` micro-batches are added up by `optax.MultiSteps`, each micro-batch in a step of its own, in place of a loop in the step.",
+        ),
+        Key::new(
             "mu_dtype",
             Choice(&[Word("float32"), Word("bfloat16")]),
             XLA,
@@ -126,7 +150,7 @@ pub(super) const XLA_KEYS: Table = Table {
             "flags",
             List(&[]),
             XLA,
-            "On TPUs groups of compiler flags, by the names of MaxText's `benchmarks/xla_flags_library.py`; on GPUs flags of `XLA_FLAGS`, such as `xla_gpu_enable_pipelined_all_gather=true`.",
+            "On TPUs flags of `LIBTPU_INIT_ARGS`, such as `xla_tpu_scoped_vmem_limit_kib=98304`, and groups of them by the names of MaxText's `benchmarks/xla_flags_library.py`; on GPUs flags of `XLA_FLAGS`, such as `xla_gpu_enable_pipelined_all_gather=true`.",
         ),
         Key::new(
             "python_client_mem_fraction",
@@ -136,7 +160,7 @@ pub(super) const XLA_KEYS: Table = Table {
         ),
         Key::new(
             "targets",
-            Choice(&[Word("one_hot"), Word("indexed")]),
+            Choice(&[Word("one_hot"), Word("indexed"), Word("log_softmax")]),
             XLA,
             "How the loss finds the logit of the target word.",
         ),

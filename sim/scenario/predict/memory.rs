@@ -203,8 +203,11 @@ fn doubt(scenario: &Scenario, program: &Program, (outside, wanted): (Bytes, Byte
     let part = |whole: Bytes, spread: f64| Bytes((whole.0 as f64 * spread).round() as u64);
     let gib = |bytes: Bytes| format!("{:.2} GiB", bytes.gib());
     if program.memory == Discipline::Static {
-        let on_gpus = matches!(scenario.job.parts(), Parts::Compiled(job) if job.gpu().is_some());
-        let doubt = part(wanted, if on_gpus { COMPILED_ON_GPUS } else { COMPILED });
+        let (on_gpus, loss) = match scenario.job.parts() {
+            Parts::Compiled(job) => (job.gpu().is_some(), job.loss_doubt()),
+            _ => (false, Bytes(0)),
+        };
+        let doubt = part(wanted, if on_gpus { COMPILED_ON_GPUS } else { COMPILED }) + loss;
         return (doubt, format!("the compiler's peak is known to ± {}", gib(doubt)));
     }
     let doubt = part(outside, scenario.profile.overheads.evidence.spread());

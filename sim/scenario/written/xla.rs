@@ -94,6 +94,10 @@ pub struct Xla {
     pub scan_layers: Option<Spanned<bool>>,
     /// `attention`.
     pub attention: Option<Spanned<XlaAttention>>,
+    /// `float32_qk_product`.
+    pub float32_qk_product: Option<bool>,
+    /// Whether RMSNorm squares by a product.
+    pub norm_by_product: Option<bool>,
     /// `sa_use_fused_bwd_kernel`.
     pub sa_use_fused_bwd_kernel: Option<Spanned<bool>>,
     /// Queries and keys of a block of the kernel (`sa_block_q`, `sa_block_kv` and their like, taken as one).
@@ -106,6 +110,10 @@ pub struct Xla {
     pub quantization: Option<Spanned<Eight>>,
     /// Whether operands are scaled by fixed numbers (`act_quantization_calibration_method` of `fixed,…`).
     pub fixed_calibration: Option<Spanned<bool>>,
+    /// `weight_dtype`.
+    pub weight_dtype: Option<Moment>,
+    /// Whether `optax.MultiSteps` adds gradients up.
+    pub optax_multi_steps: Option<bool>,
     /// `mu_dtype`.
     pub mu_dtype: Option<Moment>,
     /// On TPUs groups of compiler flags, by the names of MaxText's `benchmarks/xla_flags_library.py`; on GPUs flags of `XLA_FLAGS`.

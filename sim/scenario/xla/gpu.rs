@@ -101,8 +101,14 @@ pub(super) fn flags(reader: &mut Reader<'_>, table: &written::Xla) -> Result<(Fl
         }
     };
     let how = if flags.latency_hiding { Overlap::Asynchronous } else { Overlap::None };
-    let shared =
-        Flags { gather_forward: how, gather_backward: how, scatter: how, windows: false, all_reduce_and_slice: false };
+    let shared = Flags {
+        gather_forward: how,
+        gather_backward: how,
+        scatter: how,
+        windows: false,
+        all_reduce_and_slice: false,
+        scoped_vmem_kib: None,
+    };
     Ok((shared, Backend::Gpu(flags)))
 }
 

@@ -18,6 +18,11 @@ impl Step<'_> {
         2 * HALF * kv_heads * model.head_dim() * self.job.batch * self.job.seq
     }
 
+    /// Bytes of a score of attention in matmuls.
+    fn score(&self) -> u64 {
+        if self.job.float32_scores { FULL } else { HALF }
+    }
+
     /// Keys, and values, of whole sequences from all chips that share them, while the step waits
     /// (`context_parallel_strategy: all_gather`).
     fn gather_sequences(&mut self, reads: &[Value]) -> Vec<Value> {
@@ -68,11 +73,11 @@ impl Step<'_> {
                 let scores = shape.batch * shape.heads * shape.queries * shape.keys;
                 // What is kept of them is stored as it is made.
                 let element = |bytes| if self.job.remat == Policy::None { 0 } else { bytes };
-                let (full, half) = (element(FULL), element(HALF));
+                let (full, half) = (element(self.score()), element(HALF));
                 let raw = self.tape.value("scores", full * scores, category);
                 self.product(shape, (shape.keys, shape.head_dim), &reads[..reads.len().min(2)], raw);
                 let weights = self.tape.value("probabilities", half * scores, category);
-                let softmax = Self::memory(MemoryKind::Softmax, 2 * FULL * scores, HALF * scores);
+                let softmax = Self::memory(MemoryKind::Softmax, 2 * self.score() * scores, HALF * scores);
                 self.tape.kernel("softmax", softmax, &[raw], &[weights]);
                 let last: Vec<Value> = reads.last().copied().into_iter().chain([weights]).collect();
                 self.product(shape, (shape.head_dim, shape.keys), &last, output);
@@ -111,14 +116,14 @@ impl Step<'_> {
                 let scores = shape.batch * shape.heads * shape.queries * shape.keys;
                 // The softmax's backward is part of the matmuls around it; scores that were not kept are there once more.
                 let kept = self.job.remat == Policy::None;
-                let element = if kept { HALF } else { FULL };
+                let element = if kept { HALF } else { self.score() };
                 let raw = self.tape.value("gradient of probabilities", element * scores, Category::BackwardTemporary);
                 self.product(shape, (shape.keys, shape.head_dim), &[gradient], raw);
                 let weights = match kept {
                     true => raw,
                     false => self.tape.value("gradient of scores", HALF * scores, Category::BackwardTemporary),
                 };
-                let softmax = Self::memory(MemoryKind::Softmax, 2 * FULL * scores, HALF * scores);
+                let softmax = Self::memory(MemoryKind::Softmax, 2 * self.score() * scores, HALF * scores);
                 self.tape.kernel("softmax backward", softmax, &[raw], &[weights]);
                 for &output in outputs {
                     all.push(weights);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::shards::Gathered;
-use super::state::{FULL, HALF, Late, Step, Variant, Whose};
+use super::state::{HALF, Late, Step, Variant, Whose};
 use crate::plan::xla::Keep;
 use crate::plan::xla::flags::Overlap;
 use crate::program::{Category, Collective, MatmulLayout, MemoryKind, Pass};
@@ -31,8 +31,8 @@ impl Step<'_> {
             return numbers;
         }
         self.end_backward();
-        let stack = self.tape.value("blocks' gradients", FULL * numbers, Category::ShardedGradient);
-        self.tape.kernel("broadcast", Self::memory(MemoryKind::Copy, 0, FULL * numbers), &[], &[stack]);
+        let stack = self.tape.value("blocks' gradients", self.full() * numbers, Category::ShardedGradient);
+        self.tape.kernel("broadcast", Self::memory(MemoryKind::Copy, 0, self.full() * numbers), &[], &[stack]);
         self.gradients = Some(stack);
         self.began = self.tape.now();
         numbers

@@ -20,7 +20,7 @@ impl Step<'_> {
         let bytes = self.activation();
         let own = table.div_ceil(u64::from(self.job.mesh.shards()));
         let cast = self.tape.value("embedding in bf16", HALF * own, Category::AllGatherInput);
-        self.tape.kernel("convert", Self::memory(MemoryKind::Elementwise, FULL * own, HALF * own), &[], &[cast]);
+        self.tape.kernel("convert", Self::memory(MemoryKind::Elementwise, self.full() * own, HALF * own), &[], &[cast]);
         let output = self.tape.value("embedded", bytes, Category::Activation);
         if self.job.iota_embed {
             let after = self.tape.now();
@@ -32,8 +32,7 @@ impl Step<'_> {
             let reads: Vec<Value> = words.into_iter().chain([cast]).collect();
             self.matmul((tokens, width, vocab, MatmulLayout::Forward), &weight, (&reads, &[output]));
             self.sum_parts(HALF * width * tokens, output, before);
-        } else if self.stages_and_shards() {
-            // Stages have other tokens and the same columns: the table is gathered.
+        } else if self.gathers_table() {
             let whole = self.tape.value("embedding", HALF * table, Category::UnshardedParameter);
             let comm = self.comm(Collective::AllGather, self.groups.fsdp, HALF * table);
             let after = self.tape.now();
@@ -96,9 +95,12 @@ impl Step<'_> {
         Some(words)
     }
 
-    /// This chip's shards of all blocks' weights, in bf16, before the loops. GPUs cast a weight where it is used.
+    /// This chip's shards of all blocks' weights, in bf16, before the loops. GPUs cast a weight where it is used, and so do blocks
+    /// that are written out.
     pub(super) fn cast_weights(&mut self) {
-        if self.job.gpu().is_some() {
+        // Weights that are in bf16 are read where they lie; a loop over micro-batches casts once.
+        let used = self.job.gpu().is_some() || !self.job.scan;
+        if used || self.job.half_weights || self.shards.is_some() {
             return;
         }
         let block = |(layer, &variant): (usize, &usize)| {
@@ -155,7 +157,7 @@ impl Step<'_> {
     /// Where that is among the stacks, behind the tensors, and its bytes.
     pub(super) fn more(&self, variant: usize, op: usize) -> Option<(usize, u64)> {
         let block = &self.variants[variant].block;
-        let bytes = block.ops[op].also_keeps(&block.tensors, self.job.attention, self.job.scan);
+        let bytes = block.also_keeps(op, self.job);
         (self.job.remat == Policy::None && bytes > 0).then_some((block.tensors.len() + op, bytes))
     }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::moves::{Part, Place, Use};
 use super::shards::Gathered;
-use super::state::{FULL, HALF, Step};
+use super::state::{HALF, Step};
 use crate::plan::xla::GpuFlags;
 use crate::program::{Category, Collective, GroupId, MemoryKind};
 use crate::runtime::spmd::block::Kind;
@@ -102,7 +102,7 @@ impl Step<'_> {
         let mut cast = vec![];
         for weight in &group {
             let shard = self.tape.value("weight in bf16", HALF * weight.own, Category::AllGatherInput);
-            let work = Self::memory(MemoryKind::Elementwise, FULL * weight.own, HALF * weight.own);
+            let work = Self::memory(MemoryKind::Elementwise, self.full() * weight.own, HALF * weight.own);
             self.tape.kernel("convert", work, &[], &[shard]);
             cast.push(shard);
         }

@@ -83,8 +83,8 @@ impl Step<'_> {
             self.logits(normed, &weight, parts);
         }
         self.tape.phase("fwd");
-        let sum = self.tape.value("head's gradient", FULL * numbers, Category::UnshardedGradient);
-        self.tape.kernel("broadcast", Self::memory(MemoryKind::Copy, 0, FULL * numbers), &[], &[sum]);
+        let sum = self.tape.value("head's gradient", self.full() * numbers, Category::UnshardedGradient);
+        self.tape.kernel("broadcast", Self::memory(MemoryKind::Copy, 0, self.full() * numbers), &[], &[sum]);
         for _ in 0..parts {
             self.tape.pass = Pass::Recompute;
             let logits = self.logits(normed, &weight, parts);
@@ -94,7 +94,7 @@ impl Step<'_> {
             let work = Work::Matmul { m, n, k, dtype: DType::Bf16, layout: MatmulLayout::WeightGradient };
             self.tape.kernel("dot_general", work, &[normed, scores, sum], &[sum]);
             // The sum is read, and written in fp32 in place of bf16.
-            let more = Self::memory(MemoryKind::Elementwise, FULL * numbers, (FULL - HALF) * numbers);
+            let more = Self::memory(MemoryKind::Elementwise, self.full() * numbers, (self.full() - HALF) * numbers);
             self.tape.kernel("add", more, &[sum], &[sum]);
         }
         self.swap(gradient, "gradient");
@@ -121,15 +121,17 @@ impl Step<'_> {
         let shards = u64::from(self.job.mesh.shards());
         let numbers = self.words() * self.job.model.width;
         if shards < 2 {
-            return self.sum_replicas(sum, (FULL, numbers));
+            return self.sum_replicas(sum, (self.full(), numbers));
         }
-        let shard = self.tape.value("gradient shard", FULL * numbers.div_ceil(shards), Category::ShardedGradient);
+        let shard =
+            self.tape.value("gradient shard", self.full() * numbers.div_ceil(shards), Category::ShardedGradient);
         let slices = self.job.flags.all_reduce_and_slice;
         let kind = if slices { Collective::AllReduce } else { Collective::ReduceScatter };
-        let comm = Comm { dtype: DType::Fp32, ..self.comm(kind, self.groups.fsdp, FULL * numbers) };
+        let dtype = if self.full() == FULL { DType::Fp32 } else { DType::Bf16 };
+        let comm = Comm { dtype, ..self.comm(kind, self.groups.fsdp, self.full() * numbers) };
         let at = self.tape.exchange(comm, (&[sum], &[shard]), vec![]);
         self.tape.join(at);
-        self.sum_replicas(shard, (FULL, numbers.div_ceil(shards)));
+        self.sum_replicas(shard, (self.full(), numbers.div_ceil(shards)));
     }
 
     /// The loss, where it is a pass of its own over the logits, for which nothing waits: with two blocks a chip the compiler
@@ -186,7 +188,7 @@ impl Step<'_> {
         let mut logits = vec![self.tape.value("logits in bf16", HALF * tokens * words, Category::Logits)];
         let read = match self.job.targets {
             Targets::OneHot => HALF,
-            Targets::Indexed => {
+            Targets::Indexed | Targets::LogSoftmax => {
                 logits.push(self.tape.value("logits", FULL * tokens * words, Category::Logits));
                 FULL
             }
@@ -217,7 +219,7 @@ impl Step<'_> {
             // The loss is summed in the same kernel, so the gradient is beside the logits,
             Targets::OneHot => (self.tape.value("gradient of logits", HALF * tokens * words, Category::Logits), HALF),
             // or takes the place of those in bf16.
-            Targets::Indexed => (logits[0], FULL),
+            Targets::Indexed | Targets::LogSoftmax => (logits[0], FULL),
         };
         if scores == logits[0] && self.job.targets == Targets::OneHot {
             self.late_loss = Some((Some(scores), from));
@@ -248,7 +250,7 @@ impl Step<'_> {
         }
         let bytes = self.activation();
         let own = (words * width).div_ceil(u64::from(self.job.mesh.shards()));
-        if self.job.pipeline.is_some() {
+        if self.job.pipeline.is_some() || self.gathers_table() {
             // All rows of the table, of which each chip keeps its columns' sums.
             let numbers = words * width;
             let whole = self.tape.value("embedding's gradient", HALF * numbers, Category::UnshardedGradient);

@@ -41,7 +41,12 @@ impl Step<'_> {
         let numbers = elements(&params);
         let gradients = std::mem::take(&mut self.tables);
         if self.job.clip {
-            self.tape.kernel("global_norm", Self::memory(MemoryKind::Foreach, FULL * numbers, 0), &gradients, &[]);
+            self.tape.kernel(
+                "global_norm",
+                Self::memory(MemoryKind::Foreach, self.full() * numbers, 0),
+                &gradients,
+                &[],
+            );
             if self.job.mesh.shards() > 1 {
                 let comm = self.comm(Collective::AllReduce, self.groups.fsdp, FULL);
                 let after = self.tape.now();
@@ -49,7 +54,7 @@ impl Step<'_> {
                 self.tape.join(at);
             }
         }
-        let moved = self.job.optimizer().compiled(&params, FULL).expect("scenarios name no other under XLA");
+        let moved = self.job.optimizer().compiled(&params, self.full()).expect("scenarios name no other under XLA");
         let work = Self::memory(MemoryKind::Foreach, moved.read, moved.written);
         self.tape.kernel(moved.kernel, work, &gradients, &[]);
     }

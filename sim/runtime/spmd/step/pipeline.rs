@@ -1,7 +1,7 @@
 //! The loop of a pipeline and the loop back: what stages send on, and what each iteration takes up and puts away
 //! (`layers/pipeline.py`: `get_iteration_inputs`, `get_new_loop_state`).
 
-use super::state::{FULL, HALF, Step};
+use super::state::{HALF, Step};
 use crate::plan::xla::Pipeline;
 use crate::program::{Category, Collective, GroupId, MemoryKind};
 use crate::runtime::spmd::tape::Value;
@@ -188,7 +188,7 @@ impl Step<'_> {
         let (once, (replicas, group)) = (self.gathered_once(), self.replicas());
         let Some(sum) = self.gradients.filter(|_| once || replicas > 1) else { return };
         let mut shard = self.tape.value("gradients", HALF * numbers, Category::UnshardedGradient);
-        let work = Self::memory(MemoryKind::Elementwise, FULL * numbers, HALF * numbers);
+        let work = Self::memory(MemoryKind::Elementwise, self.full() * numbers, HALF * numbers);
         self.tape.kernel("convert", work, &[sum], &[shard]);
         let shards = if once { u64::from(self.job.mesh.shards()) } else { 1 };
         let own = numbers.div_ceil(shards);

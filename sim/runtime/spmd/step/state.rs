@@ -16,7 +16,7 @@ use crate::units::Bytes;
 
 /// Bytes of a number in compute.
 pub(super) const HALF: u64 = 2;
-/// Bytes of a number of parameters, moments and gradients.
+/// Bytes of a number in fp32.
 pub(super) const FULL: u64 = 4;
 
 /// Communicators.
@@ -123,6 +123,10 @@ pub(super) struct Step<'j> {
     pub(super) gates_weight: Option<Value>,
     /// Whether a linear of a block is being written.
     pub(super) linear: bool,
+    /// Gradients of the micro-batches so far, where there are several.
+    pub(super) sums: Option<Value>,
+    /// Embedding and head in bf16, cast once for all micro-batches.
+    pub(super) cast_tables: Option<Value>,
     /// Where the last block's backward began: copies for the next one start then.
     pub(super) began: Vec<At>,
 }
@@ -176,6 +180,8 @@ impl<'j> Step<'j> {
             sorted_words: None,
             gates_weight: None,
             linear: false,
+            sums: None,
+            cast_tables: None,
             began: vec![],
         }
     }
@@ -210,14 +216,23 @@ impl<'j> Step<'j> {
         }
     }
 
-    /// Whether chips have other tokens that a table's shards do not lie on.
-    pub(super) fn stages_and_shards(&self) -> bool {
-        self.job.mesh.stages() > 1 && self.job.mesh.shards() > 1
+    /// Whether the embedding's table is gathered, and its gradient all-reduced. Else all tokens are looked up in each chip's columns,
+    /// and tokens and columns change places. Stages of a pipeline have other tokens and the same columns; without them the
+    /// partitioner takes what moves less (openxla/xla, `xla/service/spmd/gather_scatter_handler.cc`, which orders its ways by cost):
+    /// a row for each word, or a row for each token of a chip.
+    pub(super) fn gathers_table(&self) -> bool {
+        let fewer = self.tokens() > self.job.model.vocab;
+        self.job.mesh.shards() > 1 && (self.job.mesh.stages() > 1 || (fewer && self.job.gpu().is_none()))
     }
 
     /// Whether weights of what is being written stay gathered through the loop, and gradients whole.
     pub(super) fn gathered_once(&self) -> bool {
         self.staged.is_some_and(|all| all.gather_once) && self.job.mesh.shards() > 1
+    }
+
+    /// Bytes of a number of parameters and of their gradients.
+    pub(super) fn full(&self) -> u64 {
+        if self.job.half_weights { HALF } else { FULL }
     }
 
     pub(super) fn tokens(&self) -> u64 {

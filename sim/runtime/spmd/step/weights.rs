@@ -1,7 +1,7 @@
 //! Weights gathered for use, and their gradients reduced: where in the step, as the flags let the compiler.
 
 use super::shards::{Among, Gathered};
-use super::state::{FULL, HALF, Step};
+use super::state::{HALF, Step};
 use crate::plan::xla::flags::Overlap;
 use crate::plan::xla::{Quantization, UNROLLED};
 use crate::program::{Category, Collective, DType, MatmulLayout, MemoryKind, Work};
@@ -93,8 +93,11 @@ impl Step<'_> {
     ) {
         let before = self.tape.now();
         let mut reads = reads.to_vec();
-        if let Gathered::Whole(value) = weight {
-            reads.push(*value);
+        match weight {
+            Gathered::Whole(value) => reads.push(*value),
+            // A chip that has all of a weight reads its copy in bf16, which lies there through both loops.
+            Gathered::Own if self.linear => reads.extend(self.shards),
+            _ => {}
         }
         self.maxima((m, n, k), layout);
         let work = Work::Matmul { m, n, k, dtype: self.multiplied(layout), layout };
@@ -208,7 +211,11 @@ impl Step<'_> {
                     // In a pipeline added to what other iterations made: to all repeats', of which all but one get zeros.
                     let (read, written) =
                         self.staged.map_or((0, numbers), |all| (all.repeats * numbers, all.repeats * numbers));
-                    let work = Self::memory(MemoryKind::Elementwise, HALF * numbers + FULL * read, FULL * written);
+                    let work = Self::memory(
+                        MemoryKind::Elementwise,
+                        HALF * numbers + self.full() * read,
+                        self.full() * written,
+                    );
                     self.tape.kernel("dynamic_update_slice", work, &[shard, stack], &[stack]);
                 }
                 None => self.tables.push(shard),
