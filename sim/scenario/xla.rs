@@ -426,9 +426,9 @@ fn flags(reader: &mut Reader<'_>, table: &written::Xla) -> Result<(Named, Flags)
         let at = list.iter().find(|at| *at.get_ref() == word).map_or(0..0, Spanned::span);
         reader.plan(&Spanned::new(at, ()), problem, remedy)
     })?;
-    let idle = Flags::idle(&named);
+    let idle = Flags::idle(&words);
     if !idle.is_empty() {
-        reader.note(format!("Flags that the compiler gets and no prediction reads: {}.", idle.join(", ")));
+        reader.note(format!("xla.flags: the compiler gets them, and no prediction reads them: {}.", idle.join(", ")));
     }
     let flags = Flags::of(&named);
     Ok((named, flags))

@@ -115,12 +115,16 @@ impl Flags {
         flags
     }
 
-    /// Those of them that change nothing here, by name.
-    pub fn idle(named: &Named) -> Vec<&str> {
+    /// Groups and flags of a list that change nothing here.
+    pub fn idle<'w>(words: &[&'w str]) -> Vec<&'w str> {
         let read = |name: &str| {
             [WINDOWS, LAYOUT, VMEM, GATHER_APART].contains(&name) || GATHER.contains(&name) || SCATTER.contains(&name)
         };
-        named.keys().map(String::as_str).filter(|name| !read(name)).collect()
+        let counts = |word: &str| match GROUPS.iter().find(|(group, _)| *group == word) {
+            Some((_, flags)) => flags.iter().any(|(name, _)| read(name)),
+            None => word.trim_start_matches('-').split('=').next().is_some_and(read),
+        };
+        words.iter().copied().filter(|word| !counts(word)).collect()
     }
 }
 
@@ -156,13 +160,13 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_that_changes_nothing_here_is_known_as_such() {
-        let flags = named(&["LAYOUT_FOR_ALL_REDUCE_SCATTER", "ENHANCED_LAUNCH_BARRIER"]).expect("they are known");
-        let idle = [
-            "xla_tpu_relayout_group_size_threshold_for_reduce_scatter",
-            "xla_tpu_use_enhanced_launch_barrier",
-            "xla_tpu_use_minor_sharding_for_major_trivial_input",
+    fn what_changes_nothing_here_is_known_as_such() {
+        let words = [
+            "LAYOUT_FOR_ALL_REDUCE_SCATTER",
+            "ENHANCED_LAUNCH_BARRIER",
+            "--xla_tpu_x=1",
+            "xla_tpu_scoped_vmem_limit_kib=1",
         ];
-        assert_eq!(Flags::idle(&flags), idle);
+        assert_eq!(Flags::idle(&words), ["ENHANCED_LAUNCH_BARRIER", "--xla_tpu_x=1"]);
     }
 }
