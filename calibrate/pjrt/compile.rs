@@ -119,6 +119,9 @@ pub enum CompileError {
         /// The compiler's words.
         message: String,
     },
+    /// The compiler has no flags of these names.
+    #[error("the compiler has no flag {}: leave it out, or try another version (`windtunnel calibrate plugins list`)", .0.join(", "))]
+    Lacks(Vec<String>),
     /// The plugin cannot be used.
     #[error("{0}")]
     Unusable(String),
@@ -137,17 +140,11 @@ impl CompileError {
     /// The flags that this version of the compiler does not have, where that is why it refuses: libtpu reads all flags before
     /// anything else and names each that it does not know, other compilers name the first.
     pub fn lacking_options(&self) -> Vec<String> {
-        let (said, before) = match self {
-            Self::Refused { message, .. } => (message, "No such compile option:"),
-            Self::Lost(Lost::Died { said, .. }) => (said, "Unknown command line flag"),
-            _ => return vec![],
-        };
-        let name = |after: &str| -> Option<String> {
-            let after = after.trim_start().trim_start_matches(['\'', '"', '`', '-']);
-            let name = after.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next()?;
-            (!name.is_empty()).then(|| name.to_owned())
-        };
-        said.split(before).skip(1).filter_map(name).collect()
+        match self {
+            Self::Lacks(names) => names.clone(),
+            Self::Refused { message, .. } => named_after(message, "No such compile option:"),
+            _ => vec![],
+        }
     }
 
     /// The flag that the compiler asks to be set otherwise, with the value it asks for, where that is why it refuses: such as an
@@ -181,7 +178,7 @@ pub fn compile(program: &str, target: &Target, setup: &Setup) -> Result<Compiled
     if status.is_none() {
         return Err(CompileError::Interrupted);
     }
-    let (mut answer, compiled) = unframed(&out).ok_or_else(|| child::died(status, said))?;
+    let (mut answer, compiled) = unframed(&out).ok_or_else(|| ended(status, said))?;
     let account = folder.and_then(|folder| folder.read(began.elapsed().as_secs_f64())).and_then(Result::ok);
     match &mut answer {
         Answer::Compiled(facts) => facts.account = account,
@@ -193,6 +190,22 @@ pub fn compile(program: &str, target: &Target, setup: &Setup) -> Result<Compiled
         let _ = cache.put(&key, &super::message::framed(&answer, compiled));
     }
     understood(answer, compiled, target, false)
+}
+
+/// Why a process gave no answer: libtpu ends it where it does not know a flag.
+fn ended(status: Option<std::process::ExitStatus>, said: String) -> CompileError {
+    let unknown = named_after(&said, "Unknown command line flag");
+    if unknown.is_empty() { child::died(status, said).into() } else { CompileError::Lacks(unknown) }
+}
+
+/// Names of flags, each behind the same words.
+fn named_after(said: &str, words: &str) -> Vec<String> {
+    let name = |after: &str| -> Option<String> {
+        let after = after.trim_start().trim_start_matches(['\'', '"', '`', '-']);
+        let name = after.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next()?;
+        (!name.is_empty()).then(|| name.to_owned())
+    };
+    said.split(words).skip(1).filter_map(name).collect()
 }
 
 fn account_folder() -> Result<Folder, CompileError> {
@@ -229,7 +242,7 @@ pub fn buffers(program: &str, target: &Target, setup: &Setup) -> Result<Buffers,
             (None, answer) if answer.is_some() || status.is_none() => {
                 return Err(CompileError::Unusable("the compiler gives no account of its buffers".to_owned()));
             }
-            (None, _) => return Err(child::died(status, said).into()),
+            (None, _) => return Err(ended(status, said)),
         },
     };
     if let Some(cache) = &setup.cache {
@@ -429,8 +442,7 @@ mod tests {
         assert!(refused("something else").lacking_options().is_empty());
         let said =
             "\n  ERROR: Unknown command line flag 'xla_old'\n  ERROR: Unknown command line flag 'xla_gone'".to_owned();
-        let died = CompileError::Lost(Lost::Died { how: "exit code 1".to_owned(), said });
-        assert_eq!(died.lacking_options(), ["xla_old", "xla_gone"]);
+        assert_eq!(ended(None, said).lacking_options(), ["xla_old", "xla_gone"]);
         let asks = "Continuation fusion for AllGather is enabled on platform ghostlite. Please disable it with xla_a_fusion=false ";
         assert_eq!(refused(asks).asks_for(), Some(("xla_a_fusion".to_owned(), "false".to_owned())));
         assert!(refused(asks).lacking_options().is_empty() && refused("something else").asks_for().is_none());

@@ -59,7 +59,7 @@ impl From<CompileError> for Failure {
     fn from(error: CompileError) -> Self {
         let text = error.to_string();
         match error {
-            CompileError::Input(_) | CompileError::Refused { .. } => Self::Input(text),
+            CompileError::Input(_) | CompileError::Refused { .. } | CompileError::Lacks(_) => Self::Input(text),
             CompileError::Unusable(_) => Self::Missing(text),
             CompileError::Lost(_) => Self::Device(text),
             CompileError::OutOfMemory { .. } => Self::OutOfMemory(text),

@@ -143,12 +143,17 @@ fn a_compiler_that_refuses_a_step_gives_no_account_of_its_buffers() {
 
 /// As JSON, with the cache that plugins were fetched into.
 fn real(name: &str, (model, xla): (&str, &str), plugin: &str, more: &[&str]) -> (Option<i32>, Value) {
-    let file = scenario(&folder(name), model, xla);
+    let folder = folder(name);
+    let file = scenario(&folder, model, xla);
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_windtunnel-calibrate"))
         .args(["compile-check", file.to_str().unwrap(), "--plugin", plugin, "--json", "-"])
         .args(more)
+        .env("TMPDIR", &folder)
         .output()
         .unwrap();
+    let left = std::fs::read_dir(&folder).unwrap().flatten();
+    let mut names = left.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    assert!(!names.any(|name| name.starts_with("windtunnel-buffers-")), "its folder is left");
     let (code, said) = said(&output);
     (code, serde_json::from_slice(&output.stdout).unwrap_or_else(|why| panic!("{why}: {said}")))
 }
@@ -194,9 +199,6 @@ fn the_compilers_account_of_its_buffers_is_the_compiled_steps() {
     // Of so small a step much lies in fast memory, which the runtime's figure counts and the account has apart.
     assert!(figure(&account["argument"]["compiler"]) < peak && peak <= figure(&whole["peak"]["compiler"]));
     assert!(peak <= total && !account["live"].as_array().unwrap().is_empty());
-    let left = std::fs::read_dir(std::env::temp_dir()).unwrap().flatten();
-    let mut names = left.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    assert!(!names.any(|name| name.starts_with("windtunnel-buffers-")), "its folder is left");
 }
 
 #[test]
