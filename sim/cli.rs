@@ -19,6 +19,7 @@ mod schedule;
 mod show;
 mod sweep;
 mod topology;
+mod why;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -49,6 +50,8 @@ enum Command {
     New(new::Args),
     /// Write the scenario of another framework's configuration: torchtitan, Megatron-LM, MaxText and others.
     Import(import::Args),
+    /// Say what a step's time goes to, and which single change helps against each cause.
+    Why(why::Args),
     /// Find the longest sequence that fits in device memory, and what it costs.
     Ceiling(ceiling::Args),
     /// Simulate every combination of some keys' values, and list the best.
@@ -133,6 +136,7 @@ pub fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Import(args) => import::run(&args),
+        Command::Why(args) => why::run(&args),
         Command::Ceiling(args) => ceiling::run(&args),
         Command::Sweep(args) => sweep::run(&args),
         Command::Compare(args) => compare::run(&args),

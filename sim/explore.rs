@@ -19,6 +19,7 @@ pub mod sweep;
 mod tick;
 pub mod values;
 pub mod variants;
+pub mod why;
 mod words;
 
 pub use ceiling::{Ceiling, ceiling};

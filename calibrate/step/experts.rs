@@ -23,9 +23,9 @@ impl Writer<'_> {
         self.main.constrain(value, &spec)
     }
 
-    /// Places, E B C and numbers: with their experts if tokens are sent to these, else with their sequences.
+    /// Places, E B C and numbers: with their experts if these stay where they are, else with their sequences.
     fn as_places(&mut self, value: &Value, numbers: Logical) -> Value {
-        let at = if self.job.send_tokens { Logical::Expert } else { Logical::Whole };
+        let at = if self.job.expert_ranks() > 1 { Logical::Expert } else { Logical::Whole };
         let spec = self.layout.spec(&[at, Logical::Batch, Logical::Whole, numbers]);
         self.main.constrain(value, &spec)
     }

@@ -31,6 +31,8 @@ pub enum Logical {
 pub struct Layout {
     /// Axes, in MaxText's order.
     pub mesh: Mesh,
+    /// Whether the axis of experts holds experts and nothing else.
+    experts_only: bool,
 }
 
 impl Layout {
@@ -41,7 +43,7 @@ impl Layout {
         sizes[0] *= mesh.dcn_data;
         // As many names as sizes, by their types.
         let axes: [_; 6] = std::array::from_fn(|at| (names[at], u64::from(sizes[at])));
-        Self { mesh: Mesh::new(axes) }
+        Self { mesh: Mesh::new(axes), experts_only: mesh.experts_only }
     }
 
     /// How an array of such axes lies.
@@ -63,7 +65,8 @@ impl Layout {
                 Logical::Whole => &[],
             }
         };
-        let free = |axis: &Logical, name: &&str| *axis == Logical::Expert || !experts || *name != "expert";
+        let taken = experts || self.experts_only;
+        let free = |axis: &Logical, name: &&str| *axis == Logical::Expert || !taken || *name != "expert";
         let of =
             |axis: &Logical| shared(axis).iter().filter(|name| free(axis, name)).map(|&name| name.to_owned()).collect();
         Spec(axes.iter().map(of).collect())

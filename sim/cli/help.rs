@@ -47,6 +47,12 @@ pub const RUN: &str = help!(
     1  with --fail-if-oom: the plan does not fit, or whether it fits is unknown"
 );
 
+pub const WHY: &str = help!(
+    "  windtunnel why scenarios/llama3.1-8b-maxtext-8xv6e.toml
+  windtunnel why my.toml --json causes.json",
+    "    0  the causes were told"
+);
+
 pub const IMPORT: &str = help!(
     "  windtunnel import torchtitan llama3_8b.toml --on h100-sxm-80gb --nodes 8 --out my.toml
   windtunnel import torchtitan llama3_8b.toml training.local_batch_size=2 --on h200-sxm-141gb --nodes 1

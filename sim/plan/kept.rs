@@ -1,7 +1,7 @@
 //! What a job keeps of a model from one step to the next, which is what a checkpoint holds.
 
 use super::Plan;
-use super::optimizer::Optimizer;
+use super::optimizer::{OptaxOf, Optimizer};
 use super::zero::Stage;
 use crate::program::DType;
 
@@ -70,7 +70,9 @@ impl Plan {
             Plan::Xla(plan) => {
                 let own = if plan.half_weights { DType::Bf16.bytes() } else { FP32 };
                 let first = if plan.half_moment { DType::Bf16.bytes() } else { own };
-                Kept { parameter: own, master: 0, moments: first + own }
+                // Adafactor's rows and columns are thousandths of a byte for each.
+                let moments = if plan.optax == OptaxOf::Adamw { first + own } else { 0 };
+                Kept { parameter: own, master: 0, moments }
             }
         }
     }

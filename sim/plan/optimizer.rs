@@ -37,7 +37,7 @@ pub enum Optimizer {
     FusedAdam(FusedAdam),
     /// torch's `Muon`, and its `AdamW` for what is no matrix of a layer.
     Muon(Muon),
-    /// optax's `adamw`.
+    /// One of optax's.
     Optax(Optax),
     /// torch's `SGD`.
     Sgd(Sgd),
@@ -106,11 +106,24 @@ pub struct Muon {
     pub rest: Adam,
 }
 
-/// `adamw` with its settings.
+/// One of optax's optimizers with its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Optax {
+    /// Which.
+    pub which: OptaxOf,
     /// Types of `mu` and `nu`.
     pub moments: [DType; 2],
+}
+
+/// Optimizers of optax.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub enum OptaxOf {
+    /// `adamw`.
+    Adamw,
+    /// `adafactor`, without momentum, as its defaults have it.
+    Adafactor,
+    /// `sgd` without momentum.
+    Sgd,
 }
 
 /// `SGD` with its settings.

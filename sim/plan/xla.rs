@@ -12,7 +12,7 @@ mod windows;
 pub use compile::{Run, compiled_in};
 pub use flags::Flags;
 pub use gpu::{Backend, GpuFlags};
-pub use mesh::Mesh;
+pub use mesh::{Across, Mesh};
 pub use pipeline::Pipeline;
 pub use policy::{Keep, Policy, TENSORS};
 pub use windows::Windows;
@@ -20,6 +20,7 @@ pub use windows::Windows;
 use serde::Deserialize;
 
 use crate::model::ModelConfig;
+use super::optimizer::OptaxOf;
 use crate::model::experts::Experts;
 use crate::units::{Bytes, Finite};
 use flags::Overlap;
@@ -113,7 +114,9 @@ pub struct XlaPlan {
     pub multi_steps: bool,
     /// Whether parameters, and so gradients and moments, are in bf16 (`weight_dtype`).
     pub half_weights: bool,
-    /// Whether the first moment is kept in bf16 (`mu_dtype`).
+    /// Which of optax's optimizers steps.
+    pub optax: OptaxOf,
+    /// Whether AdamW's first moment is kept in bf16 (`mu_dtype`).
     pub half_moment: bool,
     /// The compiler's flags on TPUs, by name.
     pub compiler_flags: flags::Named,
@@ -162,9 +165,14 @@ impl XlaPlan {
         (sent / experts.count as f64).floor().max(1.0) as u64 * experts.count
     }
 
-    /// Chips that experts are spread over, and tokens sent to.
+    /// Chips that experts are spread over, each of which multiplies with its own.
     pub fn expert_ranks(&self) -> u64 {
-        if self.send_tokens { u64::from(self.mesh.expert) } else { 1 }
+        if self.send_tokens || self.mesh.experts_only { u64::from(self.mesh.expert) } else { 1 }
+    }
+
+    /// Chips that have the same tokens and other experts: each makes a part of the sum over experts.
+    pub fn expert_parts(&self) -> u64 {
+        if self.mesh.experts_only { u64::from(self.mesh.expert) } else { 1 }
     }
 
     /// Whether experts have as many rows as they get, in the order of experts (`sparse_matmul`).
@@ -178,6 +186,18 @@ impl XlaPlan {
             Backend::Tpu => None,
             Backend::Gpu(flags) => Some(flags),
         }
+    }
+
+    /// The share of a chip's matmuls that other chips do alike: where the axis of experts holds nothing else, all but experts'.
+    pub fn repeated(&self) -> f64 {
+        let parts = self.expert_parts() as f64;
+        let Some(experts) = self.model.experts().filter(|_| parts > 1.0) else { return 0.0 };
+        let params = self.model.params();
+        let routed = (params.total - params.active) as f64 / (experts.count - experts.top_k).max(1) as f64;
+        let chosen = routed * experts.top_k as f64;
+        let own = chosen * self.capacity_factor.map_or(1.0, Finite::get) / parts;
+        let alike = params.active as f64 - chosen - (self.model.vocab * self.model.width) as f64;
+        (1.0 - 1.0 / parts) * alike / (alike + own)
     }
 
     /// Numbers of a token that a chip holds between the halves of a block.

@@ -29,7 +29,7 @@ pub use contract::{Asked, Caller, Facts, Pass, Refusal, Rules, Setting, State};
 pub use kernels::{Launches, Step};
 pub use param::{Owned, Role, Shape};
 
-pub use crate::plan::optimizer::{Adam, Bitsandbytes, Composer, Decay, FusedAdam, How, Muon, Optax, Optimizer, Sgd};
+pub use crate::plan::optimizer::{Adam, Bitsandbytes, Composer, Decay, FusedAdam, How, Muon, Optax, OptaxOf, Optimizer, Sgd};
 use crate::program::Builder;
 
 /// A row of the table.
@@ -42,7 +42,7 @@ pub struct Row {
 }
 
 /// All optimizers. Of those that a framework takes the first is its default.
-pub const TABLE: [Row; 12] = [
+pub const TABLE: [Row; 14] = [
     Row { facts: adam::ADAMW, make: |asked| Optimizer::Adam(Adam::adamw(asked)) },
     Row { facts: adam::ADAM, make: |asked| Optimizer::Adam(Adam::plain(asked)) },
     Row { facts: sgd::SGD, make: |asked| Optimizer::Sgd(Sgd::new(asked)) },
@@ -54,7 +54,9 @@ pub const TABLE: [Row; 12] = [
     Row { facts: adam::MEGATRON, make: |asked| Optimizer::Adam(Adam::adamw(asked)) },
     Row { facts: composer::INTERNEVO, make: |asked| Optimizer::Composer(Composer::new(asked)) },
     Row { facts: adam::NANOTRON, make: |asked| Optimizer::Adam(Adam::nanotron(asked)) },
-    Row { facts: optax::ADAMW, make: |asked| Optimizer::Optax(Optax::new(asked)) },
+    Row { facts: optax::ADAMW, make: |asked| Optimizer::Optax(Optax::new(asked, OptaxOf::Adamw)) },
+    Row { facts: optax::ADAFACTOR, make: |asked| Optimizer::Optax(Optax::new(asked, OptaxOf::Adafactor)) },
+    Row { facts: optax::SGD, make: |asked| Optimizer::Optax(Optax::new(asked, OptaxOf::Sgd)) },
 ];
 
 /// Rows that a framework takes.

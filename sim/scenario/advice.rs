@@ -7,6 +7,7 @@ mod defaults;
 mod faster;
 mod stages;
 
+pub(crate) use faster::changes as faster;
 pub use stages::even as even_stages;
 
 use rayon::prelude::*;
@@ -140,7 +141,7 @@ impl Tried {
 }
 
 /// The run with a change; none if the scenario's own checks refuse it.
-fn tried(scenario: &Scenario, change: &Change) -> Option<Tried> {
+pub(crate) fn tried(scenario: &Scenario, change: &Change) -> Option<Tried> {
     let read = scenario.draft.changed(change).tried(None).ok()?;
     let settings = Settings { remedies: false, ..Settings::default() };
     let answer = predict(&read, settings).ok()?;

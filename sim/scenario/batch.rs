@@ -9,7 +9,8 @@ use super::entry::Runtime;
 use super::error::ScenarioError;
 use super::names::XLA;
 use super::reader::{MOST_SEQUENCE, MOST_SMALL, Reader};
-use super::written;
+
+use super::{written, xla};
 use crate::hardware::Topology;
 use crate::model::preference::SEQUENCES_OF_A_PAIR;
 use crate::runtime::Plan;
@@ -160,7 +161,7 @@ fn instead(batch: &written::Batch, seq: u64, sequences: u64) -> String {
 fn replicas(scenario: &written::Scenario, (runtime, topology): (Runtime, &Topology)) -> Option<u64> {
     let mesh = scenario.mesh.get_ref();
     // Stages of a pipeline on XLA have data of their own.
-    let axes = if runtime == XLA { [&mesh.tensor, &mesh.context, &None] } else { [&mesh.tp, &mesh.cp, &mesh.pp] };
+    let axes = if runtime == XLA { xla::sharers(mesh) } else { vec![&mesh.tp, &mesh.cp, &mesh.pp] };
     let mut sizes = axes.into_iter().map(|at| at.as_ref().map_or(Some(1), |at| u64::try_from(*at.get_ref()).ok()));
     // A degree may be any number here: it is checked against its bounds where the mesh is read.
     let model = sizes.try_fold(1u64, |all, size| all.checked_mul(size?)).filter(|&size| size > 0)?;

@@ -9,7 +9,7 @@ use super::error::ScenarioError;
 use super::reader::Reader;
 use super::written;
 use crate::program::DType;
-use crate::runtime::optimizer::{Asked, Caller, Facts, How, Optimizer, Row, Setting, TABLE, rows};
+use crate::runtime::optimizer::{Asked, Caller, Facts, How, OptaxOf, Optimizer, Row, Setting, TABLE, rows};
 
 /// What is said of a setting to somebody who has named an optimizer without it.
 type Words = fn(&str) -> String;
@@ -74,6 +74,19 @@ pub(super) fn optimizer(
     let [step_on_device, amsgrad] = keys.map(|at| at.as_ref().is_some_and(|at| *at.get_ref()));
     let decays = decay != 0.0;
     Ok(make(&Asked { decays, momentum, nesterov, amsgrad, step_on_device, ..Asked::plain(how) }))
+}
+
+/// Which of optax's steps on XLA.
+pub(super) fn optax(
+    reader: &mut Reader<'_>,
+    written: &written::Optimizer,
+    runtime: Runtime,
+) -> Result<OptaxOf, ScenarioError> {
+    let row = row(reader, written, (runtime, Caller::Xla, false))?;
+    match (row.make)(&Asked::plain(How::Fused)) {
+        Optimizer::Optax(optax) => Ok(optax.which),
+        _ => unreachable!("XLA's rows are optax's: a test says so"),
+    }
 }
 
 /// The optimizer's row in the table.

@@ -5,13 +5,14 @@ use toml::{Spanned, Value};
 
 use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
-use super::reader::{MOST_RANKS, MOST_SMALL, Reader};
+use super::reader::{MOST_SMALL, Reader};
 use super::written::{Eight, ExpertExchange, Moment};
-use super::{foreign, machine, names, written};
+use super::{foreign, machine, names, optimizer, written};
 use crate::cost::{Regime, Software};
 use crate::hardware::{LevelKind, OnTorus, Topology, Vendor};
 use crate::model::ModelConfig;
 use crate::near::did_you_mean;
+use crate::plan::optimizer::OptaxOf;
 use crate::plan::xla::flags::{self, Named};
 use crate::runtime;
 use crate::runtime::spmd::{
@@ -24,7 +25,11 @@ const MOST_STEPS: i64 = 1 << 40;
 
 mod attention;
 mod gpu;
+mod mesh;
 mod pipeline;
+mod rules;
+
+pub(super) use mesh::sharers;
 
 /// XLA SPMD, on TPUs and on GPUs.
 pub(super) const XLA: Runtime = Runtime(&Entry {
@@ -68,14 +73,15 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
     let none = written::Xla::default();
     let table = base.scenario.xla.as_ref().map_or(&none, Spanned::get_ref);
     gpu::check(reader, &base, table)?;
-    let Base { scenario, topology, profile, model, seq, micro, accumulation, .. } = base;
+    let Base { scenario, runtime, topology, profile, model, seq, micro, accumulation, .. } = base;
     let on_gpus = gpu::is_gpu(topology);
     if let Some(at) = scenario.batch.accumulation.as_ref().filter(|_| on_gpus && accumulation > 1) {
         let problem = "gradient accumulation is not simulated on XLA for GPUs";
         return Err(reader.plan(at, problem, "write batch.accumulation = 1, and a larger batch.micro"));
     }
-    let mesh = mesh(reader, &scenario.mesh, topology)?;
-    divides(reader, &scenario.mesh, (&model, mesh))?;
+    let rules = rules::read(reader, scenario.mesh.get_ref())?;
+    let mesh = mesh::mesh(reader, (&scenario.mesh, &rules), topology)?;
+    mesh::divides(reader, &scenario.mesh, (&model, mesh))?;
     let remat = policy(reader, table)?;
     let pipeline = pipeline::pipeline(reader, (table, &scenario.mesh), (&model, mesh), (micro, remat))?;
     let attention = if on_gpus { gpu::attention(reader, table)? } else { attention::attention(reader, table)? };
@@ -94,6 +100,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
             == Moment::Bfloat16;
     // `mu_dtype` is the weights' where nothing is said (optax's `scale_by_adam`).
     let moment = if half_weights { (Moment::Bfloat16, "bfloat16") } else { (Moment::Float32, "float32") };
+    let optax = optimizer::optax(reader, &scenario.optimizer, runtime)?;
     let scan = reader.flag("xla.scan_layers", table.scan_layers.as_ref().map(|at| *at.get_ref()), true);
     let (compiler_flags, flags, backend) = if on_gpus {
         let (flags, backend) = gpu::flags(reader, table)?;
@@ -129,15 +136,21 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
             (_, written) => written.unwrap_or(false),
         },
         quantization: quantization(reader, table, topology)?,
-        activation_embed: match table.activation_embed {
-            None if mesh.tensor == 1 => false,
-            written => reader.flag("xla.activation_embed", written, true),
+        activation_embed: match (table.activation_embed, rules.activation_embed) {
+            (None, _) if mesh.tensor == 1 => false,
+            (None, Some(ruled)) => ruled,
+            (written, _) => reader.flag("xla.activation_embed", written, true),
         },
         accumulation: accumulation as u32,
         multi_steps,
         half_weights,
-        half_moment: table.mu_dtype.unwrap_or_else(|| reader.assume("xla.mu_dtype", moment.0, moment.1))
-            == Moment::Bfloat16,
+        optax,
+        half_moment: match table.mu_dtype {
+            None if optax != OptaxOf::Adamw => false,
+            written => {
+                written.unwrap_or_else(|| reader.assume("xla.mu_dtype", moment.0, moment.1)) == Moment::Bfloat16
+            }
+        },
         run: run(reader, table)?,
         host_syncs: reader.count_or("xla.host_syncs_per_step", syncs, 0, MOST_SMALL, 0)? as u32,
         hbm: if on_gpus { gpu::pool(reader, table, topology)? } else { topology.chip.memory },
@@ -150,106 +163,6 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let software = Software { attention, blocks, rail, ..Software::default() };
     Ok(Decided { job: runtime::Plan::Xla(job), regime: Regime::Sustained, software, expandable_segments: false })
-}
-
-/// Axes, whose product is the chips there are; what is left open takes what the others leave: `dcn_data` the slices that are
-/// no stages, `fsdp` a slice's chips.
-fn mesh(reader: &mut Reader<'_>, written: &Spanned<written::Mesh>, topology: &Topology) -> Result<Mesh, ScenarioError> {
-    let axes = written.get_ref();
-    let slices = topology.slices();
-    let chips = topology.chips() / slices;
-    let mut axis = |key: &str, at: &Option<Spanned<i64>>| reader.count_or(key, at.as_ref(), 1, MOST_RANKS, 1);
-    // On GPUs `dcn_data_parallelism` takes what is left, as -1 in base.yml has it: where shards are stated, nodes are replicas.
-    let replicas_left = gpu::is_gpu(topology) && axes.fsdp.is_some() && axes.data.is_none();
-    let data = if replicas_left { 1 } else { axis("mesh.data", &axes.data)? };
-    let transpose = axis("mesh.fsdp_transpose", &axes.fsdp_transpose)?;
-    let context = axis("mesh.context", &axes.context)?;
-    let expert = axis("mesh.expert", &axes.expert)?;
-    let tensor = axis("mesh.tensor", &axes.tensor)?;
-    let pipeline = axis("mesh.pipeline", &axes.pipeline)?;
-    let dcn_pipeline = axis("mesh.dcn_pipeline", &axes.dcn_pipeline)?;
-    let dcn_data = match &axes.dcn_data {
-        Some(at) => reader.count("mesh.dcn_data", at, 1, MOST_RANKS)?,
-        None => {
-            let rest = (u64::from(slices) / dcn_pipeline).max(1);
-            reader.assume("mesh.dcn_data", rest, rest)
-        }
-    };
-    if u128::from(dcn_data) * u128::from(dcn_pipeline) != u128::from(slices) {
-        let stages = if dcn_pipeline > 1 { format!(" and mesh.dcn_pipeline = {dcn_pipeline}") } else { String::new() };
-        let problem = format!("mesh.dcn_data = {dcn_data}{stages}, and {slices} slices are rented");
-        let divides = u64::from(slices).is_multiple_of(dcn_pipeline);
-        let at = if divides { axes.dcn_data.as_ref() } else { axes.dcn_pipeline.as_ref() };
-        let at = at.map_or_else(|| written.span(), Spanned::span);
-        let remedy = match divides {
-            true => format!("write topology.slices, or mesh.dcn_data = {}", u64::from(slices) / dcn_pipeline),
-            false => format!(
-                "write topology.slices, or a divisor of {slices} in mesh.dcn_pipeline: stages take whole slices"
-            ),
-        };
-        return Err(reader.unknown(&Spanned::new(at, ()), problem, remedy));
-    }
-    // Seven axes of as many ranks as there may be: wider than any one of them.
-    let others: u128 = [pipeline, data, transpose, context, expert, tensor].into_iter().map(u128::from).product();
-    let fsdp = match &axes.fsdp {
-        Some(at) => reader.count("mesh.fsdp", at, 1, MOST_RANKS)?,
-        None => {
-            let rest = u64::try_from(u128::from(chips) / others).unwrap_or(1).max(1);
-            reader.assume("mesh.fsdp", rest, rest)
-        }
-    };
-    let data = match u128::from(chips).checked_div(u128::from(fsdp) * others) {
-        Some(rest) if replicas_left => {
-            let rest = u64::try_from(rest).unwrap_or(1).max(1);
-            reader.assume("mesh.data", rest, rest)
-        }
-        _ => data,
-    };
-    let others = others * if replicas_left { u128::from(data) } else { 1 };
-    let all = u128::from(fsdp) * others;
-    if all != u128::from(chips) {
-        let (name, stages) =
-            if pipeline > 1 { ("pipeline × ", format!("{pipeline} × ")) } else { ("", String::new()) };
-        let problem = format!(
-            "{name}data × fsdp × fsdp_transpose × context × expert × tensor = {stages}{data} × {fsdp} × {transpose} × {context} × \
-             {expert} × {tensor} = {all}, and a slice of {} has {chips} chips",
-            topology.name
-        );
-        return Err(reader.plan(written, problem, "write axes whose product is the chips of a slice"));
-    }
-    let [dcn_data, dcn_pipeline, pipeline, data, fsdp, fsdp_transpose, context, expert, tensor] =
-        [dcn_data, dcn_pipeline, pipeline, data, fsdp, transpose, context, expert, tensor].map(|size| size as u32);
-    Ok(Mesh { dcn_data, dcn_pipeline, pipeline, data, fsdp, fsdp_transpose, context, expert, tensor })
-}
-
-/// Specs must divide what they shard.
-fn divides(
-    reader: &Reader<'_>,
-    at: &Spanned<written::Mesh>,
-    (model, mesh): (&ModelConfig, Mesh),
-) -> Result<(), ScenarioError> {
-    let tensor = u64::from(mesh.tensor);
-    let context = u64::from(mesh.context);
-    if !(model.heads() / tensor).is_multiple_of(context) {
-        let problem = format!("mesh.context = {context} does not divide a chip's {} heads", model.heads() / tensor);
-        return Err(reader.plan(at, problem, "write a divisor: work is shared in their number"));
-    }
-    let parts = [
-        ("query heads", model.heads()),
-        ("key-value heads", model.kv_heads()),
-        ("feed-forward width", model.feed_forward_width()),
-        ("words", model.vocab),
-    ];
-    if let Some((what, size)) = parts.into_iter().find(|(_, size)| !size.is_multiple_of(tensor)) {
-        let problem = format!("mesh.tensor = {tensor} does not divide the {size} {what} of {}", model.name);
-        return Err(reader.plan(at, problem, "write a divisor, or shard over mesh.fsdp"));
-    }
-    let shards = u64::from(mesh.shards());
-    if !model.width.is_multiple_of(shards) {
-        let problem = format!("{shards} chips do not divide the width {} of {}", model.width, model.name);
-        return Err(reader.plan(at, problem, "shard over fewer chips, and write mesh.data for the rest"));
-    }
-    Ok(())
 }
 
 /// The run that compiling is spread over; how long it is may stay open.
@@ -372,6 +285,10 @@ fn send_tokens(
 ) -> Result<bool, ScenarioError> {
     let axis = u64::from(mesh.expert);
     let experts = model.experts().filter(|_| axis > 1);
+    if experts.is_none() && mesh.experts_only {
+        let problem = format!("mesh.expert = {axis} holds experts alone by the rules, and {} has none", model.name);
+        return Err(reader.plan(at, problem, "write mesh.expert = 1"));
+    }
     let Some(experts) = experts else {
         let Some(written) = &table.expert_exchange else { return Ok(false) };
         let problem = "xla.expert_exchange says what goes over the expert axis, and no experts are spread over one";
@@ -386,6 +303,11 @@ fn send_tokens(
         let fsdp = mesh.fsdp * mesh.expert;
         let remedy = format!("write xla.capacity_factor = 1.0, or mesh.expert = 1 and mesh.fsdp = {fsdp}");
         return Err(reader.plan(at, problem, remedy));
+    }
+    if mesh.experts_only {
+        let Some(written) = &table.expert_exchange else { return Ok(false) };
+        let problem = "by the rules chips of the expert axis have the same tokens, and what they make is summed";
+        return Err(reader.plan(written, problem, "remove xla.expert_exchange"));
     }
     Ok(match &table.expert_exchange {
         Some(written) => *written.get_ref() == ExpertExchange::Tokens,

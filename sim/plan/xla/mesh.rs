@@ -6,6 +6,9 @@
 //! `expert`, sequences on `context`. Experts lie on `expert`, and on the others as other weights do; those lie on it with
 //! their embedding dimension. Blocks of a pipeline lie on `stage`; what is outside of it takes that axis for one more of data
 //! (`activation_embed_and_logits_batch`). With a pipeline, `stage` comes before `data` (`configs/types.py`).
+//!
+//! Other rules name axes otherwise; what counts is what lies on them. `expert` may hold experts and nothing else
+//! ([`Mesh::experts_only`]): then its chips have the same tokens and the same other weights.
 
 use crate::program::Group;
 
@@ -21,16 +24,45 @@ pub struct Mesh {
     pub pipeline: u32,
     /// `ici_data_parallelism`: replicas in the slice.
     pub data: u32,
-    /// `ici_fsdp_parallelism`.
+    /// `fsdp`, over ICI and DCN.
     pub fsdp: u32,
-    /// `ici_fsdp_transpose_parallelism`.
+    /// `fsdp_transpose`, over both.
     pub fsdp_transpose: u32,
-    /// `ici_context_parallelism`: chips that share a sequence, and shard weights besides.
+    /// `context`, over both: chips that share a sequence, and shard weights besides.
     pub context: u32,
-    /// `ici_expert_parallelism`: chips that share experts, and shard other weights besides.
+    /// `expert`, over both: chips that share experts, and shard other weights besides.
     pub expert: u32,
-    /// `ici_tensor_parallelism`.
+    /// `tensor`, over both.
     pub tensor: u32,
+    /// Slices that the last five lie over: `dcn_fsdp_parallelism` and its like.
+    pub across: Across,
+    /// Whether `expert` holds experts and nothing else.
+    pub experts_only: bool,
+}
+
+/// Slices that axes inside of replicas lie over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub struct Across {
+    /// `dcn_fsdp_parallelism`.
+    pub fsdp: u32,
+    /// `dcn_fsdp_transpose_parallelism`.
+    pub fsdp_transpose: u32,
+    /// `dcn_context_parallelism`.
+    pub context: u32,
+    /// `dcn_expert_parallelism`.
+    pub expert: u32,
+    /// `dcn_tensor_parallelism`.
+    pub tensor: u32,
+}
+
+impl Across {
+    /// One slice.
+    pub const ONE: Across = Across { fsdp: 1, fsdp_transpose: 1, context: 1, expert: 1, tensor: 1 };
+
+    /// Slices.
+    pub fn slices(self) -> u32 {
+        self.fsdp * self.fsdp_transpose * self.context * self.expert * self.tensor
+    }
 }
 
 impl Mesh {
@@ -45,16 +77,28 @@ impl Mesh {
         context: 1,
         expert: 1,
         tensor: 1,
+        across: Across::ONE,
+        experts_only: false,
     };
 
     /// Chips.
     pub fn ranks(self) -> u32 {
-        self.data_ranks() * self.context * self.tensor
+        self.data_ranks() * self.context * self.alike()
+    }
+
+    /// Chips that have the same tokens: those of `tensor`, and of `expert` where it holds nothing else.
+    pub fn alike(self) -> u32 {
+        self.tensor * if self.experts_only { self.expert } else { 1 }
+    }
+
+    /// Chips of the axis of experts that have tokens, and shards of other weights, of their own.
+    fn expert_data(self) -> u32 {
+        if self.experts_only { 1 } else { self.expert }
     }
 
     /// Groups of chips that have data of their own: those of all stages do, before the pipeline and behind it.
     pub fn data_ranks(self) -> u32 {
-        self.dcn_data * self.stages() * self.data * self.fsdp * self.fsdp_transpose * self.expert
+        self.dcn_data * self.stages() * self.data * self.fsdp * self.fsdp_transpose * self.expert_data()
     }
 
     /// Stages of the pipeline.
@@ -69,33 +113,42 @@ impl Mesh {
 
     /// Chips that a weight's embedding dimension is sharded over, and that gather it.
     pub fn shards(self) -> u32 {
-        self.fsdp * self.fsdp_transpose * self.context * self.expert
+        self.fsdp * self.fsdp_transpose * self.context * self.expert_data()
     }
 
     /// Those of them that the embedding dimension of experts is sharded over.
     pub fn expert_shards(self) -> u32 {
-        self.shards() / self.expert
+        self.shards() / self.expert_data()
     }
 
     /// Sizes of the axes within a slice, outermost first, where no sequence is shared.
     pub fn in_slice(self) -> [u32; 6] {
-        [self.pipeline, self.data, self.fsdp, self.fsdp_transpose * self.context, self.expert, self.tensor]
+        let [pipeline, data, fsdp, transpose, context, expert, tensor] = self.laid();
+        [pipeline, data, fsdp, transpose * context, expert, tensor]
     }
 
-    /// All of a slice without a pipeline.
+    /// All axes but those of a pipeline and of replicas over slices.
     pub fn axes(self) -> [u32; 6] {
         [self.data, self.fsdp, self.fsdp_transpose, self.context, self.expert, self.tensor]
     }
 
     /// All of a slice.
     pub fn laid(self) -> [u32; 7] {
-        let [data, fsdp, transpose, context, expert, tensor] = self.axes();
-        [self.pipeline, data, fsdp, transpose, context, expert, tensor]
+        let over = self.across;
+        [
+            self.pipeline,
+            self.data,
+            self.fsdp / over.fsdp,
+            self.fsdp_transpose / over.fsdp_transpose,
+            self.context / over.context,
+            self.expert / over.expert,
+            self.tensor / over.tensor,
+        ]
     }
 
     /// Who gathers weights and scatters their gradients.
     pub(crate) fn fsdp_group(self) -> Group {
-        Group::new("fsdp", self.shards(), self.tensor)
+        Group::new("fsdp", self.shards(), self.alike())
     }
 
     /// Who holds the parts of a sequence.
@@ -115,7 +168,7 @@ impl Mesh {
 
     /// Who has other tokens, or other parts of a sequence, on all slices.
     pub(crate) fn batch_group(self) -> Group {
-        Group::new("batch", self.ranks() / self.tensor, self.tensor)
+        Group::new("batch", self.ranks() / self.alike(), self.alike())
     }
 
     /// Who holds the parts of a head or of an MLP's width.
@@ -126,21 +179,21 @@ impl Mesh {
     /// Who adds up sharded gradients: replicas in a slice and across slices. With a pipeline they are one or the other.
     pub(crate) fn data_group(self) -> Group {
         let between = if self.data > 1 { 1 } else { self.stages() };
-        Group::new("data", self.replicas(), between * self.shards() * self.tensor)
+        Group::new("data", self.replicas(), between * self.shards() * self.alike())
     }
 
     /// Who has other tokens of a stage, in a slice, where no sequence is shared.
     pub(crate) fn data_fsdp_group(self) -> Group {
-        Group::new("data_fsdp", self.data * self.shards(), self.tensor)
+        Group::new("data_fsdp", self.data * self.shards(), self.alike())
     }
 
     /// Who sends a stage's results to the next, and the last to the first.
     pub(crate) fn stage_group(self) -> Group {
-        Group::new("stage", self.stages(), self.data * self.shards() * self.tensor)
+        Group::new("stage", self.stages(), self.data * self.shards() * self.alike())
     }
 
     /// Who adds up gradients of what lies on no stage.
     pub(crate) fn stage_data_group(self) -> Group {
-        Group::new("stage_data", self.stages() * self.replicas(), self.shards() * self.tensor)
+        Group::new("stage_data", self.stages() * self.replicas(), self.shards() * self.alike())
     }
 }

@@ -137,7 +137,7 @@ pub struct Block {
     norm_numbers: u64,
     /// Chips over which results of row-parallel weights lie.
     split: u64,
-    /// Chips that experts are spread over, and tokens sent to.
+    /// Chips that experts are spread over.
     expert_ranks: u64,
     /// Whether attention runs again although its result is kept: the sums of its softmax are not.
     forgets_sums: bool,
@@ -334,19 +334,21 @@ impl Block {
         let places = job.places(experts);
         let tensor = u64::from(job.mesh.tensor);
         let scores = self.linear(input, None, (ROUTER, width, experts.count, false));
+        // Chips with the same tokens have the places of their own experts.
+        let places = places / job.expert_parts();
         let masks = self.op(Kind::Masks, &[scores], None, places);
         let tokens = std::mem::replace(&mut self.rows, job.batch * places);
         let sent = self.op(Kind::Dispatch(places), &[input, masks], None, width);
-        let sent = self.sent(sent, width);
+        let sent = self.sent(sent, (job, width));
         let made = self.feed_forward(sent, experts.gating, (width, experts.width / tensor, experts.count));
-        let made = self.sent(made, width);
+        let made = self.sent(made, (job, width));
         self.rows = tokens;
         self.op(Kind::Combine(places), &[made, masks], None, width)
     }
 
     /// The same rows of fewer experts and more sequences, or the reverse, where chips have experts of their own.
-    fn sent(&mut self, input: Tensor, width: u64) -> Tensor {
-        if self.expert_ranks > 1 { self.op(Kind::Send, &[input], None, width) } else { input }
+    fn sent(&mut self, input: Tensor, (job, width): (&XlaPlan, u64)) -> Tensor {
+        if job.send_tokens { self.op(Kind::Send, &[input], None, width) } else { input }
     }
 
     /// Whether a gate multiplies a tensor.

@@ -4,7 +4,7 @@ use crate::model::{Gating, Norm, NormPlacement, Position};
 use crate::plan::xla::{Targets, XlaPlan};
 use crate::program::DType;
 use crate::runtime::Refusal;
-use crate::runtime::optimizer::{Asked, Caller, How, Optimizer};
+use crate::runtime::optimizer::{Optax, OptaxOf, Optimizer};
 
 impl XlaPlan {
     /// What of it is only simulated: no program is written for it.
@@ -45,6 +45,10 @@ impl XlaPlan {
                 )
                 .on("batch.accumulation"),
             ),
+            (
+                self.optax != OptaxOf::Adamw,
+                Refusal::new("step-optimizer", "optimizers other than AdamW").on("optimizer.name"),
+            ),
             (self.half_weights, Refusal::new("step-weight-dtype", "weights in bf16").on("xla.weight_dtype")),
             (
                 self.targets == Targets::LogSoftmax,
@@ -71,6 +75,6 @@ impl XlaPlan {
     pub(crate) fn optimizer(&self) -> Optimizer {
         let own = if self.half_weights { DType::Bf16 } else { DType::Fp32 };
         let first = if self.half_moment { DType::Bf16 } else { own };
-        Optimizer::of(Caller::Xla, &Asked { moments: [first, own], ..Asked::plain(How::Fused) })
+        Optimizer::Optax(Optax { which: self.optax, moments: [first, own] })
     }
 }

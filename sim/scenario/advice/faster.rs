@@ -11,7 +11,7 @@ use crate::runtime::train::{Checkpoint, TorchPlan};
 use crate::scenario::{Change, Scenario};
 
 /// Changes to try.
-pub(super) fn changes(scenario: &Scenario) -> Vec<Change> {
+pub(crate) fn changes(scenario: &Scenario) -> Vec<Change> {
     let mut list = match &scenario.job {
         Plan::Torch(job) => torch(scenario, job),
         Plan::Zero(job) => zero(scenario, &job.whole),

@@ -1,6 +1,7 @@
 //! Keys that a compiled job does not read.
 
 use super::rule::Rule;
+use crate::plan::optimizer::OptaxOf;
 use crate::runtime::spmd::{Attention, Policy, XlaPlan};
 
 pub(super) const RULES: &[Rule<XlaPlan>] = &[
@@ -13,6 +14,11 @@ pub(super) const RULES: &[Rule<XlaPlan>] = &[
         &["xla.optax_multi_steps"],
         |plan| plan.job.accumulation == 1,
         "a step has one micro-batch, and no gradients are added up",
+    ),
+    Rule(
+        &["xla.mu_dtype"],
+        |plan| plan.job.optax != OptaxOf::Adamw,
+        "only AdamW's first moments have a type of their own",
     ),
     Rule(
         &["xla.float32_qk_product"],
@@ -36,7 +42,7 @@ pub(super) const RULES: &[Rule<XlaPlan>] = &[
     ),
     Rule(
         &["mesh.expert"],
-        |plan| plan.job.model.experts().is_none() && plan.job.mesh.context == 1,
+        |plan| plan.job.model.experts().is_none() && plan.job.mesh.context == 1 && !plan.job.mesh.experts_only,
         "without experts the axis shards as mesh.fsdp does",
     ),
     Rule(

@@ -7,7 +7,7 @@ use super::row::{Choice, Kind};
 use super::{Key, presets};
 
 /// Keys and values, in the order of the tables.
-const LISTED: [(&str, &str); 149] = [
+const LISTED: [(&str, &str); 150] = [
     ("description", "\"Llama-3.1-8B on one node\""),
     ("runtime", "\"fsdp2\""),
     ("topology.name", "\"h100-sxm-80gb\""),
@@ -100,6 +100,7 @@ const LISTED: [(&str, &str); 149] = [
     ("zero.aio.block_size", "1048576"),
     ("zero.aio.queue_depth", "32"),
     ("zero.aio.intra_op_parallelism", "4"),
+    ("mesh.logical_axis_rules", "[[\"exp\", \"expert\"], [\"embed\", [\"fsdp\", \"context\"]]]"),
     ("batch.documents", "{ length = 512 }"),
     ("batch.packing", "\"cut\""),
     ("fsdp.wrap", "\"torchtitan\""),

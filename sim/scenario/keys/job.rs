@@ -119,7 +119,7 @@ pub(super) const MESH_KEYS: Table = Table {
         (NANOTRON, "write mesh.dp: replicas"),
         (
             XLA,
-            "axes here are pipeline, data, fsdp, fsdp_transpose, context, expert, tensor, and dcn_data and dcn_pipeline over slices",
+            "axes here are pipeline, data, fsdp, fsdp_transpose, context, expert, tensor, and the same over slices, such as dcn_data",
         ),
     ],
     keys: &[
@@ -161,6 +161,43 @@ pub(super) const MESH_KEYS: Table = Table {
             "Stages of a pipeline over slices: each stage is a slice.",
         ),
         Key::new("dcn_data", Count(Some((1, 1 << 17))), XLA, "Replicas over slices: each is a slice."),
+        Key::new("dcn_fsdp", Count(Some((1, 1 << 17))), XLA, "Slices that `fsdp` lies over, besides its chips in each."),
+        Key::new(
+            "dcn_fsdp_transpose",
+            Count(Some((1, 1 << 17))),
+            XLA,
+            "Slices that `fsdp_transpose` lies over, besides its chips in each.",
+        ),
+        Key::new(
+            "dcn_context",
+            Count(Some((1, 1 << 17))),
+            XLA,
+            "Slices that `context` lies over, besides its chips in each.",
+        ),
+        Key::new(
+            "dcn_expert",
+            Count(Some((1, 1 << 17))),
+            XLA,
+            "Slices that `expert` lies over, besides its chips in each.",
+        ),
+        Key::new(
+            "dcn_tensor",
+            Count(Some((1, 1 << 17))),
+            XLA,
+            "Slices that `tensor` lies over, besides its chips in each.",
+        ),
+        Key::new(
+            "allow_split_physical_axes",
+            Flag,
+            XLA,
+            "`allow_split_physical_axes`: whether a physical axis of a slice may be shared out between axes of the mesh. JAX refuses to without it.",
+        ),
+        Key::new(
+            "logical_axis_rules",
+            List(&[]),
+            XLA,
+            "`logical_axis_rules`: rows such as `[\"embed\", [\"fsdp\"]]`, and MaxText's for what is not written. An axis may hold other tokens (`activation_batch`), and with them shards of weights (`embed`) and experts (`exp`); parts of a sequence (`activation_length`) and shards of weights; heads, `mlp` and `vocab` together; or experts alone.",
+        ),
     ],
 };
 

@@ -51,6 +51,9 @@ pub(super) const MEGATRON: &[&str] = &["megatron", "deepspeed"];
 /// Those that run a PyTorch module as it is.
 pub(super) const MODULES: &[&str] = &["fsdp2", "fsdp1", "ddp", "single_device", "deepspeed-zero"];
 
+/// Those that run a PyTorch module as it is, and XLA: those of which a file says which optimizer steps.
+pub(super) const STEPS: &[&str] = &["fsdp2", "fsdp1", "ddp", "single_device", "deepspeed-zero", "xla"];
+
 /// Those under which a loss over pairs of sequences is simulated.
 pub(super) const PAIRS: &[&str] = &["fsdp2", "single_device"];
 

@@ -1,8 +1,6 @@
 //! The loss, the optimizer, the loop and what PyTorch's versions differ in: tables some keys of which others read.
 
-use super::readers::{
-    ALL, CLIPS, CUDA, DDP, INTERNEVO, MEGATRON, MODULES, NANOTRON, OTHERS, PYTORCH, PYTORCH_BUT_DDP, XLA, ZERO,
-};
+use super::readers::{ALL, CLIPS, CUDA, DDP, INTERNEVO, MEGATRON, MODULES, NANOTRON, OTHERS, PYTORCH, PYTORCH_BUT_DDP, STEPS, XLA, ZERO};
 use super::row::Choice::Word;
 use super::row::Kind::{Choice, Count, Flag, Number, Other, Text};
 use super::row::{Group, Key, Table};
@@ -76,14 +74,14 @@ pub(super) const OPTIMIZER_KEYS: Table = Table {
         (ZERO, "the optimizer steps one flat tensor when all gradients are there: remove the key"),
         (INTERNEVO, "it is torch's AdamW under HybridZeroOptimizer, which clips: remove the table"),
         (NANOTRON, "it is AdamW in one kernel on parameters in fp32, and clips: remove the table"),
-        (XLA, "it is AdamW with moments in fp32; write xla.gradient_clipping"),
+        (XLA, "of optax's optimizers only the name is stated here; write xla.gradient_clipping and xla.mu_dtype"),
     ],
     keys: &[
         Key::new(
             "name",
             Text,
-            MODULES,
-            "`adamw`, `adam`, `sgd`, `decoupled_adamw`, `muon` (for the layers' matrices, with `adamw` for the rest), or on one device bitsandbytes' `adamw_8bit` or `lion_8bit`.",
+            STEPS,
+            "`adamw`, `adam`, `sgd`, `decoupled_adamw`, `muon` (for the layers' matrices, with `adamw` for the rest), or on one device bitsandbytes' `adamw_8bit` or `lion_8bit`. On XLA optax's `adamw`, `adafactor` or `sgd`.",
         ),
         Key::new("implementation", Text, MODULES, "`fused`, `foreach` or `for_loop`."),
         Key::new("weight_decay", Number, MODULES, "Weight decay. Zero saves a kernel where it is a kernel of its own."),

@@ -81,7 +81,7 @@ pub(super) fn memory_bound(classes: &[Class], timeline: &Timeline) -> Time {
 /// How often one rank issues each kernel, collective and exchange in a step, by id, and what else its host does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    pub(super) kernels: Vec<u64>,
+    pub(crate) kernels: Vec<u64>,
     pub(super) comms: Vec<u64>,
     pub(super) exchanges: Vec<u64>,
     /// Host work without a launch, by dispatch class, of the micro-batches that are written.

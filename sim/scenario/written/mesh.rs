@@ -41,4 +41,18 @@ pub struct Mesh {
     pub dcn_pipeline: Option<Spanned<i64>>,
     /// XLA: replicas of a slice.
     pub dcn_data: Option<Spanned<i64>>,
+    /// XLA: slices that `fsdp` lies over.
+    pub dcn_fsdp: Option<Spanned<i64>>,
+    /// XLA: slices that `fsdp_transpose` lies over.
+    pub dcn_fsdp_transpose: Option<Spanned<i64>>,
+    /// XLA: slices that `context` lies over.
+    pub dcn_context: Option<Spanned<i64>>,
+    /// XLA: slices that `expert` lies over.
+    pub dcn_expert: Option<Spanned<i64>>,
+    /// XLA: slices that `tensor` lies over.
+    pub dcn_tensor: Option<Spanned<i64>>,
+    /// XLA: whether a physical axis of a slice may be shared out between axes of the mesh.
+    pub allow_split_physical_axes: Option<bool>,
+    /// XLA: which mesh axes each logical axis lies on.
+    pub logical_axis_rules: Option<Spanned<Vec<Spanned<toml::Value>>>>,
 }

@@ -32,7 +32,20 @@ pub(super) fn check(reader: &Reader<'_>, base: &Base<'_>, table: &written::Xla) 
             None => Ok(()),
         };
     }
-    for (key, at) in [("mesh.dcn_data", &mesh.dcn_data), ("mesh.dcn_pipeline", &mesh.dcn_pipeline)] {
+    if let Some(at) = &mesh.logical_axis_rules {
+        let problem = "sharding rules of one's own are not simulated on XLA for GPUs";
+        return Err(reader.plan(at, problem, "remove mesh.logical_axis_rules: MaxText's are taken"));
+    }
+    let over_slices = [
+        ("mesh.dcn_data", &mesh.dcn_data),
+        ("mesh.dcn_pipeline", &mesh.dcn_pipeline),
+        ("mesh.dcn_fsdp", &mesh.dcn_fsdp),
+        ("mesh.dcn_fsdp_transpose", &mesh.dcn_fsdp_transpose),
+        ("mesh.dcn_context", &mesh.dcn_context),
+        ("mesh.dcn_expert", &mesh.dcn_expert),
+        ("mesh.dcn_tensor", &mesh.dcn_tensor),
+    ];
+    for (key, at) in over_slices {
         if let Some(at) = at.as_ref().filter(|at| *at.get_ref() != 1) {
             let problem = format!("{key} counts slices of TPUs, and these are GPUs");
             let remedy = "write mesh.data = N in its place: its ranks are furthest apart, one a node where mesh.fsdp fills a node";

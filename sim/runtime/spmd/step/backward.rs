@@ -241,6 +241,7 @@ impl Step<'_> {
             Kind::Dispatch(places) => {
                 let size = (inputs[0].rows, inputs[0].width, places, MatmulLayout::Forward);
                 self.matmul(size, &Gathered::Own, (&reads, &outputs[..1]));
+                self.sum_experts(outputs[0], bytes);
             }
             Kind::Combine(places) => {
                 let size = (inputs[0].rows, inputs[0].width, self.job.seq, MatmulLayout::Forward);

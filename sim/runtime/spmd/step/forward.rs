@@ -259,6 +259,7 @@ impl Step<'_> {
                     let to = block.tensors[op.output];
                     let size = (to.rows, to.width, places, MatmulLayout::Forward);
                     self.matmul(size, &Gathered::Own, (&reads, &[output]));
+                    self.sum_experts(output, of(op.output));
                 }
                 Kind::Send => reads.iter().for_each(|&value| self.send(value, output, of(op.output))),
                 Kind::Sort => {

@@ -30,7 +30,7 @@ impl Step<'_> {
     /// Tokens of all chips, experts of each, and experts; none where one chip has them all.
     fn routed(&self) -> Option<(u64, u64, u64)> {
         let experts = self.job.model.experts()?;
-        let chips = u64::from(self.job.mesh.ranks() / self.job.mesh.tensor);
+        let chips = u64::from(self.job.mesh.ranks() / self.job.mesh.alike());
         (chips > 1).then_some((self.tokens() * chips, experts.top_k, experts.count))
     }
 
@@ -39,6 +39,16 @@ impl Step<'_> {
         let after = self.tape.now();
         let at = self.tape.exchange(comm, (&[], &[]), after);
         self.tape.join(at);
+    }
+
+    /// Adds up what chips with the same tokens made with experts of their own.
+    pub(super) fn sum_experts(&mut self, value: Value, bytes: u64) {
+        if self.job.expert_parts() > 1 {
+            let comm = self.comm(Collective::AllReduce, self.groups.expert, bytes);
+            let after = self.tape.now();
+            let at = self.tape.exchange(comm, (&[value], &[]), after);
+            self.tape.join(at);
+        }
     }
 
     /// Tokens to the chips of their experts, or back.

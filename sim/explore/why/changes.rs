@@ -1,0 +1,123 @@
+//! Changes that are tried, and the causes that each is about. The fastest of a cause's is shown.
+
+use toml::Value;
+
+use super::Cause;
+use crate::program::DType;
+use crate::runtime::Plan;
+use crate::runtime::spmd::{Policy, XlaPlan};
+use crate::scenario::advice::faster;
+use crate::scenario::{Change, Scenario};
+
+/// A cause that a change is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum About {
+    /// All but what its words rule out: more work a chip, other layouts.
+    Work,
+    /// What is recomputed.
+    Recompute,
+    /// Exchanges over a mesh axis.
+    Axis(&'static str),
+    /// The host.
+    Host,
+    /// Kernels that memory bounds, and the optimizer's.
+    Memory,
+    /// Attention.
+    Attention,
+    /// Work that several chips do.
+    Repeated,
+    /// A pipeline's bubble.
+    Bubble,
+}
+
+impl About {
+    /// Whether a cause is meant.
+    pub(super) fn is(self, cause: &Cause) -> bool {
+        match (self, cause) {
+            (About::Work, Cause::Peak | Cause::Repeated | Cause::Recompute) => false,
+            (About::Work, _) => true,
+            (About::Axis(axis), Cause::Exchange { group, .. }) => group.contains(axis),
+            (About::Recompute, Cause::Recompute)
+            | (About::Host, Cause::Host)
+            | (About::Memory, Cause::Memory | Cause::Optimizer)
+            | (About::Attention, Cause::Attention | Cause::Memory)
+            | (About::Repeated, Cause::Repeated)
+            | (About::Bubble, Cause::Bubble) => true,
+            _ => false,
+        }
+    }
+}
+
+/// Changes to try.
+pub(super) fn all(scenario: &Scenario) -> Vec<(Vec<About>, Change)> {
+    let mut list: Vec<(Vec<About>, Change)> =
+        faster(scenario).into_iter().map(|change| (about(&change), change)).collect();
+    if let Plan::Xla(plan) = &scenario.job {
+        list.extend(xla(scenario, plan));
+    }
+    list
+}
+
+/// What the changes are about that `windtunnel run` tries, by the keys that they set.
+fn about(change: &Change) -> Vec<About> {
+    let has = |words: &[&str]| change.keys().any(|(key, _)| words.iter().any(|word| key.contains(word)));
+    let cases: [(&[&str], &[About]); 6] = [
+        (&["remat", "recompute", "activation_checkpointing"], &[About::Recompute]),
+        (&["virtual_stages"], &[About::Bubble]),
+        (&["compile.", "loss.", "optimizer."], &[About::Memory, About::Host]),
+        (&["reshard_after_forward", "dp_", "zero.stage", "overlap"], &[About::Axis("")]),
+        (&["mesh.tp", "mesh.pp", "tensor_parallel"], &[About::Axis(""), About::Bubble]),
+        (&["expandable_segments"], &[About::Host]),
+    ];
+    let known = cases.into_iter().find(|(words, _)| has(words));
+    known.map_or(vec![About::Work], |(_, about)| about.to_vec())
+}
+
+/// Of a compiled step: other axes, attention's kernel, flags, reads of the device's numbers.
+fn xla(scenario: &Scenario, plan: &XlaPlan) -> Vec<(Vec<About>, Change)> {
+    let mesh = plan.mesh;
+    let mut list = vec![];
+    let size = |chips: u32| i64::from(chips);
+    if mesh.tensor > 1 && mesh.across.slices() == 1 {
+        for less in [1, mesh.tensor / 2] {
+            let fsdp = size(mesh.fsdp * (mesh.tensor / less));
+            let change = Change::set("mesh.tensor", size(less)).and(Change::set("mesh.fsdp", fsdp));
+            let change = change.and(Change::set("mesh.allow_split_physical_axes", true));
+            list.push((vec![About::Axis("tensor"), About::Axis("fsdp")], of_the_same_batch(scenario, plan, change, less)));
+        }
+    }
+    if mesh.data > 1 {
+        let change = Change::set("mesh.data", 1).and(Change::set("mesh.fsdp", size(mesh.fsdp * mesh.data)));
+        list.push((vec![About::Axis("data"), About::Memory], change));
+    }
+    if mesh.experts_only {
+        let whole = Change::remove("mesh.logical_axis_rules").and(Change::set("mesh.expert", 1));
+        let change = whole.and(Change::set("mesh.fsdp", size(mesh.fsdp * mesh.expert)));
+        list.push((vec![About::Repeated, About::Axis("expert")], change));
+    }
+    if plan.host_syncs > 0 {
+        list.push((vec![About::Host], Change::set("xla.host_syncs_per_step", 0)));
+    }
+    if plan.attention == crate::runtime::spmd::Attention::DotProduct {
+        list.push((vec![About::Attention], Change::set("xla.attention", "flash")));
+    }
+    if plan.gpu().is_none() && plan.compiler_flags.is_empty() {
+        let flags = ["DENSE_VMEM_LIMIT_FLAG", "CF_FOR_ALL_GATHER", "DATA_PARALLEL_OVERLAP", "CF_FOR_ALL_REDUCE"];
+        let flags = Value::Array(flags.iter().map(|&flag| Value::from(flag)).collect());
+        list.push((vec![About::Axis("")], Change::set("xla.flags", flags)));
+    }
+    if plan.remat != Policy::None && plan.model.layers.count() > 0 && plan.scan && scenario.job.dtype() == DType::Bf16 {
+        list.push((vec![About::Memory], Change::set("xla.scan_layers", false)));
+    }
+    list
+}
+
+/// With fewer chips to a sequence, as many sequences in all: fewer on each.
+fn of_the_same_batch(scenario: &Scenario, plan: &XlaPlan, change: Change, tensor: u32) -> Change {
+    let fewer = plan.batch * u64::from(tensor) / u64::from(plan.mesh.tensor);
+    let stated = ["batch.global", "batch.global_tokens", "batch.per_device_batch_size"];
+    if fewer == 0 || stated.iter().any(|key| scenario.draft.get(key).is_some()) {
+        return change;
+    }
+    change.and(Change::set("batch.micro", i64::try_from(fewer).unwrap_or(i64::MAX)))
+}
