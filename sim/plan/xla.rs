@@ -62,10 +62,29 @@ pub enum Targets {
     /// By index (`take_along_axis`) out of logits, less their `logsumexp` (optax's `softmax_cross_entropy_with_integer_labels`): what
     /// is indexed is an array in fp32 of its own.
     Indexed,
-    /// By index out of `jax.nn.log_softmax`. What is indexed is an array in fp32 as well. Some steps have the logits' gradient beside
-    /// logits and logarithms, some are without it, and what decides is not known (`tests/oracles/xla-plain.json`).
+    /// By index out of `jax.nn.log_softmax`. What is indexed is an array in fp32 as well, which nothing but the loss reads: where it
+    /// lies is [`Logarithms`]' matter.
     LogSoftmax,
 }
+
+/// When the logarithms of a loss by `jax.nn.log_softmax` are made, which only its value reads. Of 60 steps, and 50 more that
+/// differ in one thing each, whose instructions were looked through in the compiler's own order (libtpu 0.0.42.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Logarithms {
+    /// At once, beside the logits: where the words lie on a tensor axis, whose sums are taken together with backward's.
+    AtOnce,
+    /// After all else. Single matmuls make the logits' gradient as they read it.
+    Last,
+    /// In one kernel with the logits' gradient, which loops over windows ask for.
+    WithGradient,
+    /// After blocks' backward, through which logits and their gradient are kept: an array of 4 GiB is not made in one kernel with
+    /// another.
+    Apart,
+}
+
+/// Numbers of an array in fp32 above which the compiler makes it in a kernel of its own: with 2^30 it is not apart, with 1.016 of that
+/// it is.
+const MOST_FUSED: u64 = 1 << 30;
 
 /// What linears of blocks multiply in, by MaxText's name (`quantization`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, serde::Serialize)]
@@ -205,10 +224,21 @@ impl XlaPlan {
         if self.activation_embed { self.model.width / u64::from(self.mesh.tensor) } else { self.model.width }
     }
 
-    /// What a loss may hold beside what it is taken to hold: of a loss by `log_softmax`, the gradient of the logits.
-    pub(crate) fn loss_doubt(&self) -> Bytes {
-        let logits = self.own_tokens() * (self.model.vocab / u64::from(self.mesh.tensor));
-        Bytes(if self.targets == Targets::LogSoftmax { 2 * logits } else { 0 })
+    /// When the logarithms of a loss by `log_softmax` are made.
+    pub(crate) fn logarithms(&self) -> Logarithms {
+        let numbers = self.own_tokens() * (self.model.vocab / u64::from(self.mesh.tensor));
+        match (self.mesh.tensor > 1 || self.vocab_tiling > 1 || self.pipeline.is_some(), self.in_memory(false)) {
+            (true, _) => Logarithms::AtOnce,
+            (false, false) => Logarithms::Last,
+            (false, true) if numbers > MOST_FUSED => Logarithms::Apart,
+            (false, true) => Logarithms::WithGradient,
+        }
+    }
+
+    /// Whether the batch of the whole job is one sequence. Then what picks the logits of right words is an index, whose derivative is a
+    /// scatter; with more sequences it is a comparison, which is part of what reads it.
+    pub(crate) fn one_sequence(&self) -> bool {
+        self.mesh.ranks() == 1 && self.batch == 1
     }
 
     /// Whether matmuls with weights are loops over windows, of which no more than [`UNROLLED`] are written out: around a pipeline's

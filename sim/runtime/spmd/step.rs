@@ -126,6 +126,8 @@ impl Step<'_> {
     fn optimizer(&mut self) {
         self.tape.pass = Pass::Optimizer;
         self.update();
+        // What only the value of the loss reads.
+        self.sum_loss();
         self.tape.phase("opt");
     }
 

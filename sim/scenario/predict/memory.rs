@@ -204,7 +204,7 @@ fn doubt(scenario: &Scenario, program: &Program, (outside, wanted): (Bytes, Byte
     let gib = |bytes: Bytes| format!("{:.2} GiB", bytes.gib());
     if program.memory == Discipline::Static {
         let (on_gpus, loss) = match scenario.job.parts() {
-            Parts::Compiled(job) => (job.gpu().is_some(), job.loss_doubt()),
+            Parts::Compiled(job) => (job.gpu().is_some(), Bytes(0)),
             _ => (false, Bytes(0)),
         };
         let doubt = part(wanted, if on_gpus { COMPILED_ON_GPUS } else { COMPILED }) + loss;

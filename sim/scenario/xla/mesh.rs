@@ -6,7 +6,7 @@ use toml::Spanned;
 use super::gpu;
 use super::rules::{Role, Rules};
 use crate::hardware::Topology;
-use crate::hardware::torus::assign;
+use crate::hardware::torus::{Assignment, assign};
 use crate::model::ModelConfig;
 use crate::plan::xla::{Across, Mesh};
 use crate::scenario::error::ScenarioError;
@@ -226,7 +226,9 @@ fn splits(
 ) -> Result<(), ScenarioError> {
     let allowed = written.get_ref().allow_split_physical_axes;
     let laid = topology.axes().and_then(|axes| Some((axes, assign(axes, &mesh.laid())?)));
-    let Some((axes, _)) = laid.filter(|(_, laid)| laid.split) else { return Ok(()) };
+    // Small slices are one ring, which is cut anywhere.
+    let split = |laid: &Assignment| laid.split && laid.axes.len() > 1;
+    let Some((axes, _)) = laid.filter(|(_, laid)| split(laid)) else { return Ok(()) };
     if allowed == Some(true) {
         return Ok(());
     }

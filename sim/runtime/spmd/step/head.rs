@@ -2,7 +2,7 @@
 
 use super::shards::Gathered;
 use super::state::{FULL, HALF, Step};
-use crate::plan::xla::Targets;
+use crate::plan::xla::{Logarithms, Targets};
 use crate::plan::xla::flags::Overlap;
 use crate::program::{Category, Collective, Comm, DType, MatmulLayout, MemoryKind, Pass, Work};
 use crate::runtime::spmd::tape::Value;
@@ -42,7 +42,8 @@ impl Step<'_> {
                 let how = self.settle(self.job.flags.scatter, self.tokens(), self.all());
                 let waits = self.job.clip && how == Overlap::Windowed && self.job.model.experts().is_some();
                 let late = self.job.late_loss();
-                match waits || (late && self.late_loss.is_none()) {
+                let kept = self.logarithms().is_some_and(|when| when >= Logarithms::WithGradient);
+                match waits || kept || (late && self.late_loss.is_none()) {
                     true => self.late_head = Some([normed, scores]),
                     false => self.head_gradient([normed, scores]),
                 }
@@ -51,7 +52,8 @@ impl Step<'_> {
                     *logits = None;
                 }
                 let once = self.job.pipeline.is_some_and(|all| all.layers_per_stage * all.repeats == 1);
-                if once || (!late && self.job.pipeline.is_none()) {
+                let last = self.logarithms().is_some_and(|when| when != Logarithms::AtOnce);
+                if once || (!late && !last && self.job.pipeline.is_none()) {
                     self.sum_loss();
                 }
             }
@@ -110,11 +112,18 @@ impl Step<'_> {
     /// What waited for blocks' backward: the gradient of the head, or of one whose loss was taken in parts from the whole sum
     /// to this chip's shard.
     pub(super) fn reduce_head(&mut self) {
-        self.sum_loss();
+        // Logarithms come when gradients are used up, or, where clipping asks for all of them at once, before.
+        let last = self.logarithms().is_some() && !self.job.clip;
+        if !last && self.logarithms() != Some(Logarithms::Apart) {
+            self.sum_loss();
+        }
         if let Some(reads) = self.late_head.take() {
             self.tape.scope = self.scopes.head;
             self.head_gradient(reads);
             self.store_gradients();
+        }
+        if self.logarithms() == Some(Logarithms::Apart) {
+            self.sum_loss();
         }
         let Some(sum) = self.whole_head.take() else { return };
         self.tape.scope = self.scopes.head;
@@ -147,8 +156,10 @@ impl Step<'_> {
                 self.tape.pass = Pass::Backward;
                 logits
             });
-            let read = HALF * self.tokens() * self.words();
-            self.tape.kernel("loss", Self::memory(MemoryKind::Softmax, read, 0), &[logits], &[]);
+            let numbers = self.tokens() * self.words();
+            let made: Vec<Value> = self.logarithms().map(|_| self.logarithms_of(numbers)).into_iter().collect();
+            let work = Self::memory(MemoryKind::Softmax, HALF * numbers, FULL * numbers * made.len() as u64);
+            self.tape.kernel("loss", work, &[logits], &made);
         }
         if let Some(reads) = self.late_scale.take() {
             let read = 2 * self.activation();
@@ -177,6 +188,16 @@ impl Step<'_> {
         self.gather(self.words() * self.job.model.width, self.all(), Overlap::None, after)
     }
 
+    /// When the logarithms of a loss by `log_softmax` are made.
+    fn logarithms(&self) -> Option<Logarithms> {
+        (self.job.targets == Targets::LogSoftmax).then(|| self.job.logarithms())
+    }
+
+    /// The logarithms.
+    fn logarithms_of(&mut self, numbers: u64) -> Value {
+        self.tape.value("logarithms", FULL * numbers, Category::Logits)
+    }
+
     /// Words on this chip.
     pub(super) fn words(&self) -> u64 {
         self.job.model.vocab / u64::from(self.job.mesh.tensor)
@@ -188,6 +209,7 @@ impl Step<'_> {
         let mut logits = vec![self.tape.value("logits in bf16", HALF * tokens * words, Category::Logits)];
         let read = match self.job.targets {
             Targets::OneHot => HALF,
+            Targets::LogSoftmax if self.job.logarithms() != Logarithms::AtOnce => HALF,
             Targets::Indexed | Targets::LogSoftmax => {
                 logits.push(self.tape.value("logits", FULL * tokens * words, Category::Logits));
                 FULL
@@ -213,7 +235,12 @@ impl Step<'_> {
         parts: u64,
     ) -> Value {
         let (tokens, words, width) = (self.tokens() / parts, self.words(), self.job.model.width);
+        let when = self.logarithms();
         let (scores, read) = match self.job.targets {
+            Targets::LogSoftmax if when == Some(Logarithms::Last) => (logits[0], HALF),
+            Targets::LogSoftmax if when != Some(Logarithms::AtOnce) => {
+                (self.tape.value("gradient of logits", HALF * tokens * words, Category::Logits), HALF)
+            }
             // Single matmuls that ask for the gradient make it of the logits.
             Targets::OneHot if parts == 1 && !self.job.in_memory(false) => (logits[0], HALF),
             // The loss is summed in the same kernel, so the gradient is beside the logits,
@@ -221,11 +248,27 @@ impl Step<'_> {
             // or takes the place of those in bf16.
             Targets::Indexed | Targets::LogSoftmax => (logits[0], FULL),
         };
-        if scores == logits[0] && self.job.targets == Targets::OneHot {
+        if scores == logits[0] && (self.job.targets == Targets::OneHot || when == Some(Logarithms::Last)) {
             self.late_loss = Some((Some(scores), from));
         } else {
-            let work = Self::memory(MemoryKind::Softmax, read * tokens * words, HALF * tokens * words);
-            self.tape.kernel("softmax backward", work, logits, &[scores]);
+            let numbers = tokens * words;
+            let mut made = vec![scores];
+            match when {
+                Some(Logarithms::WithGradient) => made.push(self.logarithms_of(numbers)),
+                Some(Logarithms::Apart) => self.late_loss = Some((Some(logits[0]), from)),
+                _ => {}
+            }
+            // The derivative of picking by index: of log_softmax scattered, and laid as the logits are; of logits scattered.
+            let parts = match self.job.targets {
+                Targets::LogSoftmax if self.job.one_sequence() => 2,
+                Targets::Indexed if self.job.one_sequence() => 1,
+                _ => 0,
+            };
+            let scattered = self.tape.value("scattered", HALF * parts * numbers, Category::Logits);
+            made.extend((parts > 0).then_some(scattered));
+            let written = HALF * numbers + FULL * numbers * (made.len() as u64 - 1).min(1);
+            let work = Self::memory(MemoryKind::Softmax, read * numbers, written);
+            self.tape.kernel("softmax backward", work, logits, &made);
         }
         let size = (tokens, width, words, MatmulLayout::DataGradient);
         // Another gather for the second use, where memory is short.
