@@ -2,12 +2,19 @@
 //! library (`xla_extension`) already.
 //!
 //! `calibrate xla` needs no such library and does more: the crate has no ahead-of-time compilation, memory statistics or cost
-//! analysis. Building it takes `XLA_EXTENSION_DIR`; type-checking it takes libclang alone (`DOCS_RS=1`), as CI does. What it
-//! prints are lines of a file of points, as `calibrate fit` reads them.
+//! analysis. Building it takes `XLA_EXTENSION_DIR`; type-checking it takes libclang alone (`DOCS_RS=1`), as CI does: the library is in
+//! no package registry, so no run of this program has been seen. What it prints are lines of a file of points, as `profile fit` reads
+//! them: the machine, then the point.
+//!
+//! The crate says when a result is on the host, and not when it is made. So a program of the same result without the product is timed
+//! beside it, and its time is taken off: what is left is the product's, without the copy to the host and the call.
 
 #[allow(dead_code, reason = "shared with the calibrator, which tells more of a timing")]
 #[path = "../statistics.rs"]
 mod statistics;
+#[allow(dead_code, reason = "shared with the calibrator, which says its own version")]
+#[path = "../stamp.rs"]
+mod stamp;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,6 +24,9 @@ use clap::Parser;
 use serde_json::json;
 use statistics::summary;
 use xla::{ElementType, PjRtBuffer, PjRtClient, PjRtLoadedExecutable, XlaBuilder};
+
+/// The crate's version, as Cargo.toml pins it.
+const XLA: &str = "0.5.4";
 
 /// Times `C[m,n] = A[m,k]·B[k,n]` in bf16 through the xla crate.
 #[derive(Debug, Parser)]
@@ -54,11 +64,34 @@ fn run(cli: &Cli) -> xla::Result<String> {
         Some(plugin) => PjRtClient::plugin("plugin", plugin)?,
         None => PjRtClient::cpu()?,
     };
-    let program = matmul(cli, &client)?;
+    let (program, without) = (matmul(cli, &client)?, copies(cli, &client)?);
     let operands = [operand(&client, &[cli.m, cli.k])?, operand(&client, &[cli.k, cli.n])?];
     sample(&program, &operands)?;
-    let times = (0..cli.samples).map(|_| sample(&program, &operands)).collect::<xla::Result<Vec<f64>>>()?;
-    let Some(timed) = summary(&times) else { return Ok(String::new()) };
+    sample(&without, &operands)?;
+    // One after the other, so that what slows the host slows both.
+    let pair = |_| Ok([sample(&program, &operands)?, sample(&without, &operands)?]);
+    let pairs = (0..cli.samples).map(pair).collect::<xla::Result<Vec<[f64; 2]>>>()?;
+    let copies: Vec<f64> = pairs.iter().map(|[_, without]| *without).collect();
+    let Some(copied) = summary(&copies) else { return Ok(String::new()) };
+    let times: Vec<f64> = pairs.iter().map(|[with, _]| with - copied.median).collect();
+    let Some(timed) = summary(&times).filter(|timed| timed.median > copied.p90 - copied.p10) else {
+        let why = format!("the product takes less than copies of its result vary ({:.0} us): ask for a larger one", copied.median);
+        return Err(xla::Error::XlaError { msg: why, backtrace: String::new() });
+    };
+    let machine = json!({"machine": {
+        "chip": client.platform_name(),
+        "processors": 0,
+        "capability": "",
+        "memory": 0,
+        "memory_bandwidth": 0.0,
+        "power_limit": null,
+        "clock": null,
+        "gpus": client.device_count(),
+        "versions": {"pjrt": client.platform_version(), "xla": XLA},
+        "date": stamp::now(),
+        "tool": concat!("windtunnel-xla ", env!("CARGO_PKG_VERSION")),
+        "source": "measured",
+    }});
     let point = json!({"point": {
         "what": {"matmul": {"m": cli.m, "n": cli.n, "k": cli.k, "dtype": "bf16", "layout": "forward"}},
         "regime": "burst",
@@ -68,7 +101,16 @@ fn run(cli: &Cli) -> xla::Result<String> {
         "repeats": cli.samples,
         "outliers": timed.outliers,
     }});
-    Ok(format!("{point}\n"))
+    Ok(format!("{machine}\n{point}\n"))
+}
+
+/// A result of the same shape without the product: what is left of a run is the call, and the copy to the host.
+fn copies(cli: &Cli, client: &PjRtClient) -> xla::Result<PjRtLoadedExecutable> {
+    let builder = XlaBuilder::new("copies");
+    let length = |size: usize| i64::try_from(size).unwrap_or(i64::MAX);
+    builder.parameter(0, ElementType::Bf16, &[length(cli.m), length(cli.k)], "a")?;
+    builder.parameter(1, ElementType::Bf16, &[length(cli.k), length(cli.n)], "b")?;
+    client.compile(&builder.one(ElementType::Bf16)?.broadcast(&[length(cli.m), length(cli.n)])?.build()?)
 }
 
 fn matmul(cli: &Cli, client: &PjRtClient) -> xla::Result<PjRtLoadedExecutable> {

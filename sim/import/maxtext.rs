@@ -27,7 +27,7 @@ static TABLE: LazyLock<Table> =
     LazyLock::new(|| toml::from_str(include_str!("tables/maxtext.toml")).expect("a test reads every table"));
 
 /// Axes within a slice, and between slices.
-const AXES: [(&str, &str); 9] = [
+const AXES: [(&str, &str); 14] = [
     ("mesh.data", "ici_data_parallelism"),
     ("mesh.fsdp", "ici_fsdp_parallelism"),
     ("mesh.fsdp_transpose", "ici_fsdp_transpose_parallelism"),
@@ -37,6 +37,11 @@ const AXES: [(&str, &str); 9] = [
     ("mesh.pipeline", "ici_pipeline_parallelism"),
     ("mesh.dcn_data", "dcn_data_parallelism"),
     ("mesh.dcn_pipeline", "dcn_pipeline_parallelism"),
+    ("mesh.dcn_fsdp", "dcn_fsdp_parallelism"),
+    ("mesh.dcn_fsdp_transpose", "dcn_fsdp_transpose_parallelism"),
+    ("mesh.dcn_context", "dcn_context_parallelism"),
+    ("mesh.dcn_expert", "dcn_expert_parallelism"),
+    ("mesh.dcn_tensor", "dcn_tensor_parallelism"),
 ];
 
 /// The configuration that a script's command names.
@@ -178,7 +183,29 @@ fn mesh(out: &mut Imported, settings: &Settings<'_>, request: &Request<'_>) -> R
     if let Some((key, found)) = rest_between.filter(|_| slices > between) {
         out.put(key, slices / between.max(1), found.why.so(&format!("the slices of {slices} that are left")));
     }
+    let split = settings.flag("allow_split_physical_axes")?.filter(|found| found.value);
+    out.put_found("mesh.allow_split_physical_axes", split);
+    if let Some(found) = settings.value("logical_axis_rules").filter(|found| found.stated) {
+        let rules = rules(&found.value).ok_or_else(|| {
+            let expected = "rows of a logical axis and the mesh axes that it lies on";
+            settings.wrong("logical_axis_rules", expected, "[[\"embed\", [\"fsdp\"]]]")
+        })?;
+        out.put("mesh.logical_axis_rules", rules, found.why);
+    }
     Ok(())
+}
+
+/// Rules as a scenario has them; none if they are of another shape.
+fn rules(value: &serde_json::Value) -> Option<Value> {
+    let names = |axes: &serde_json::Value| match axes {
+        serde_json::Value::Array(all) => all.iter().map(|axis| Some(Value::from(axis.as_str()?))).collect(),
+        one => Some(vec![Value::from(one.as_str()?)]),
+    };
+    let row = |row: &serde_json::Value| match row.as_array()?.as_slice() {
+        [name, axes] => Some(Value::Array(vec![Value::from(name.as_str()?), Value::Array(names(axes)?)])),
+        _ => None,
+    };
+    Some(Value::Array(value.as_array()?.iter().map(row).collect::<Option<_>>()?))
 }
 
 fn batch(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
@@ -187,7 +214,8 @@ fn batch(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError>
     let key = "per_device_batch_size";
     let each = settings.number(key)?.ok_or_else(|| settings.missing(key, "a number", "add per_device_batch_size=N"))?;
     // Chips that split the model share their batches.
-    let shared = out.degree("mesh.tensor") * out.degree("mesh.context");
+    let shared: i64 =
+        ["mesh.tensor", "mesh.context", "mesh.dcn_tensor", "mesh.dcn_context"].map(|key| out.degree(key)).iter().product();
     let micro = each.value * shared as f64;
     if micro.fract() != 0.0 || !(1.0..=65536.0).contains(&micro) {
         return Err(settings.wrong(key, "a number that makes whole sequences of the chips that share them", "1"));
@@ -253,6 +281,13 @@ fn compiled(out: &mut Imported, settings: &Settings<'_>, on_gpus: bool) -> Resul
     }
     let types = [("float32", "float32"), ("bfloat16", "bfloat16")];
     out.put_found("xla.mu_dtype", settings.choice("mu_dtype", &types)?);
+    out.put_found("xla.weight_dtype", settings.choice("weight_dtype", &types)?);
+    let optimizer = settings.choice("opt_type", &[("adamw", "adamw"), ("sgd", "sgd")])?;
+    out.put_found("optimizer.name", optimizer.filter(|found| found.stated));
+    let fp32 = settings.flag("float32_qk_product")?.filter(|found| found.value);
+    if out.get("xla.attention").and_then(Value::as_str) == Some("dot_product") {
+        out.put_found("xla.float32_qk_product", fp32);
+    }
     let capacity = settings.number("capacity_factor")?.filter(|found| found.value > 0.0);
     out.put_found("xla.capacity_factor", capacity);
     Ok(())

@@ -256,6 +256,13 @@ impl XlaPlan {
         self.gpu().is_some() || self.in_loops(staged)
     }
 
+    /// Whether the compiler merges what blocks compute again with what they computed first, so that all of it is kept: where blocks are
+    /// written out around loops over windows. Of such steps (`tests/oracles/xla-plain.json`, `loop8`) the matmuls of forward are there
+    /// once, `jax.checkpoint` or not.
+    pub fn merges_blocks(&self) -> bool {
+        self.gpu().is_none() && !self.scan && self.remat != Policy::None && self.in_memory(false)
+    }
+
     /// Whether something of the loss is left for when the loop back is over: the loss itself, or the head's gradient, both of which
     /// read the logits. The compiler's scheduler decides, by what is not known. Of 22 steps compiled for this question
     /// (`tests/oracles/xla-late.json`) it is at once with up to [`FEW_BLOCKS`] blocks, one-hot targets without a tensor axis up to

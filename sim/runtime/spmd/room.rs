@@ -8,7 +8,7 @@
 //! weights gathered for two uses; where that is not enough, the sum behind attention's projection, and values: each the result of
 //! one matmul of what is there anyway.
 
-use crate::plan::xla::{Targets, XlaPlan};
+use crate::plan::xla::{Logarithms, Targets, XlaPlan};
 use crate::program::{Instr, Program};
 use crate::units::Bytes;
 
@@ -59,9 +59,14 @@ impl Room {
                 _ => {}
             }
         }
+        let kept = match job.targets {
+            Targets::OneHot => job.late_loss(),
+            Targets::LogSoftmax => job.logarithms() == Logarithms::Apart,
+            Targets::Indexed => false,
+        };
         let blocks = match self.blocks {
             _ if held.blocks <= limit => return None,
-            _ if job.late_loss() && job.targets == Targets::OneHot && !self.logits => {
+            _ if kept && !self.logits => {
                 return Some(Room { logits: true, ..self });
             }
             Blocks::Ample => Blocks::Scarce,

@@ -277,8 +277,9 @@ impl Variant {
     /// Blocks of a kind of layer.
     fn new(job: &XlaPlan, kind: KindId) -> Variant {
         let block = Block::of(job, &job.model.layers.kinds()[kind.index()]);
-        let (mut kept, again) = (job.remat.kept(&block), job.remat.again(&block));
-        if job.remat == Policy::None && !job.scan {
+        let remat = if job.merges_blocks() { Policy::None } else { job.remat };
+        let (mut kept, again) = (remat.kept(&block), remat.again(&block));
+        if remat == Policy::None && !job.scan {
             kept.retain(|(tensor, _)| !block.ops.iter().any(|op| op.output == *tensor && op.is_fused()));
         }
         Variant { block, kept, again }
