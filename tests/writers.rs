@@ -22,10 +22,11 @@ use Does::{Create, Replace, Try};
 
 /// Binary, command line, what it does: `{}` is the file that is written, `@` marks the input that it waits for when it is a pipe.
 /// A line ends with the option that names the file.
-const WRITERS: [(&str, &str, Does); 26] = [
+const WRITERS: [(&str, &str, Does); 27] = [
     ("windtunnel", "run @scenario.toml --json {}", Replace),
     ("windtunnel", "run @scenario.toml --trace {}", Replace),
     ("windtunnel", "run @scenario.toml --html {}", Replace),
+    ("windtunnel", "why @scenario.toml --json {}", Replace),
     ("windtunnel", "ceiling @scenario.toml --max 256 --html {}", Replace),
     ("windtunnel", "ceiling @scenario.toml --max 256 --json {}", Replace),
     ("windtunnel", "sweep @scenario.toml --vary batch.micro=1,2 --csv {}", Replace),

@@ -9,12 +9,12 @@
 //! The crate says when a result is on the host, and not when it is made. So a program of the same result without the product is timed
 //! beside it, and its time is taken off: what is left is the product's, without the copy to the host and the call.
 
-#[allow(dead_code, reason = "shared with the calibrator, which tells more of a timing")]
-#[path = "../statistics.rs"]
-mod statistics;
 #[allow(dead_code, reason = "shared with the calibrator, which says its own version")]
 #[path = "../stamp.rs"]
 mod stamp;
+#[allow(dead_code, reason = "shared with the calibrator, which tells more of a timing")]
+#[path = "../statistics.rs"]
+mod statistics;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -75,7 +75,10 @@ fn run(cli: &Cli) -> xla::Result<String> {
     let Some(copied) = summary(&copies) else { return Ok(String::new()) };
     let times: Vec<f64> = pairs.iter().map(|[with, _]| with - copied.median).collect();
     let Some(timed) = summary(&times).filter(|timed| timed.median > copied.p90 - copied.p10) else {
-        let why = format!("the product takes less than copies of its result vary ({:.0} us): ask for a larger one", copied.median);
+        let why = format!(
+            "the product takes less than copies of its result vary ({:.0} us): ask for a larger one",
+            copied.median
+        );
         return Err(xla::Error::XlaError { msg: why, backtrace: String::new() });
     };
     let machine = json!({"machine": {

@@ -30,7 +30,7 @@ pub fn run(args: &Args) -> Outcome {
     let answer = predict(&scenario, Settings::default()).map_err(Failure::input)?;
     let causes = why::why(&scenario, &answer, &|| bar.tick());
     bar.finish_and_clear();
-    let text = || why::text(&scenario, &answer, &causes, (width(), colour()));
+    let text = || why::text(&scenario, &causes, (width(), colour()));
     json.finish_with(Written::default(), text, || why::json(&scenario, &causes))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -7,10 +7,12 @@
 //! the host, a pipeline's bubble ─────────────────────────┘
 //! ```
 
+mod cause;
 mod changes;
 mod json;
 mod text;
 
+pub use cause::Cause;
 pub use json::report as json;
 pub use text::report as text;
 
@@ -25,38 +27,6 @@ use crate::runtime::Plan;
 use crate::scenario::advice::{Tried, tried};
 use crate::scenario::{Change, Prediction, Scenario};
 use crate::units::Time;
-
-/// What a part of the step goes to.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Cause {
-    /// Matmuls and attention of forward and backward at the chip's peak.
-    Peak,
-    /// The same work on several chips.
-    Repeated,
-    /// What matmuls take beyond that.
-    Matmuls,
-    /// What attention takes beyond that.
-    Attention,
-    /// Kernels that memory bounds.
-    Memory,
-    /// Forward that runs again.
-    Recompute,
-    /// The optimizer's step, and clipping.
-    Optimizer,
-    /// Exchanges of a group that nothing hides, and the link that they cross.
-    Exchange {
-        /// Axes of the mesh.
-        group: String,
-        /// The link.
-        link: String,
-    },
-    /// Copies to and from the host, and casts around exchanges, that nothing hides.
-    Copies,
-    /// The host came late.
-    Host,
-    /// Stages that wait for others.
-    Bubble,
-}
 
 /// A part of the step.
 #[derive(Clone, Debug, PartialEq)]
@@ -173,7 +143,8 @@ fn sums(scenario: &Scenario, answer: &Prediction) -> Sums {
                 (_, Work::Attention { dtype, .. }) => (Cause::Attention, Some(dtype)),
                 _ => (Cause::Memory, None),
             };
-            let memory = !matches!(kernel.work, Work::Matmul { .. } | Work::GroupedMatmul { .. } | Work::Attention { .. });
+            let memory =
+                !matches!(kernel.work, Work::Matmul { .. } | Work::GroupedMatmul { .. } | Work::Attention { .. });
             sums.kernels.0 += if memory { *count } else { 0 };
             sums.kernels.1 += count;
             let flops = kernel.model_flops().0 as f64 * *count as f64;
@@ -202,6 +173,16 @@ fn sums(scenario: &Scenario, answer: &Prediction) -> Sums {
         for (cause, time) in own {
             *sums.times.entry(cause).or_default() += weight * time;
         }
+    }
+    // The model's own FLOPs as MFU counts them; what is multiplied besides is a cause of its own.
+    let chips = f64::from(scenario.topology.chips());
+    let own = answer.mfu.first().map_or(f64::INFINITY, |mfu| mfu.flops.0 as f64 / chips);
+    let own = 1e12 * own / peak(&scenario.topology, scenario.job.dtype());
+    if let Some(time) = sums.times.get_mut(&Cause::Peak) {
+        let beyond = (*time - own).max(0.0);
+        *time -= beyond;
+        // Conventions round: they count no norms and no router.
+        sums.times.insert(Cause::Beyond, beyond);
     }
     // What the allocator's calls to the device add.
     *sums.times.entry(Cause::Host).or_default() += answer.stall.0 as f64;
@@ -250,6 +231,7 @@ fn detail(scenario: &Scenario, answer: &Prediction, sums: &Sums, cause: &Cause) 
     let ideal = |flops: f64| 1e12 * flops / peak(&scenario.topology, scenario.job.dtype());
     match cause {
         Cause::Peak => format!("{:.0} TFLOP/s on every chip", peak(&scenario.topology, scenario.job.dtype()) / 1e12),
+        Cause::Beyond => "scores that attention makes again, places and masks of experts, look-ups by matmul: MFU does not count them".to_owned(),
         Cause::Repeated => "chips of the axis of experts compute all but experts alike".to_owned(),
         Cause::Matmuls => {
             let took = ideal(sums.flops[0]) + time(cause);
@@ -259,13 +241,17 @@ fn detail(scenario: &Scenario, answer: &Prediction, sums: &Sums, cause: &Cause) 
             let took = ideal(sums.flops[1]) + time(cause);
             format!("it reaches {:.0} TFLOP/s", rate(sums.flops[1], took))
         }
-        Cause::Memory => format!("{} of {} kernels: norms, activations, casts, the loss", sums.kernels.0, sums.kernels.1),
+        Cause::Memory => {
+            format!("{} of {} kernels: norms, activations, casts, the loss", sums.kernels.0, sums.kernels.1)
+        }
         Cause::Recompute => "forward runs again in backward, for memory".to_owned(),
         Cause::Optimizer => "states and gradients are read and written once a step".to_owned(),
         Cause::Exchange { link, .. } if link == "messages" => "between stages of the pipeline".to_owned(),
         Cause::Exchange { link, .. } => format!("over {link}, and nothing hides it"),
         Cause::Copies => "nothing hides them".to_owned(),
-        Cause::Host if answer.stall.0 > 0 => "launches, reads of the device's numbers, the allocator's own calls".to_owned(),
+        Cause::Host if answer.stall.0 > 0 => {
+            "launches, reads of the device's numbers, the allocator's own calls".to_owned()
+        }
         Cause::Host => "launches, and reads of the device's numbers".to_owned(),
         Cause::Bubble => "stages wait for others".to_owned(),
     }
@@ -286,6 +272,9 @@ mod tests {
             let why = why(&scenario, &answer, &|| {});
             assert_eq!(why.rows.iter().map(|row| row.time.0).sum::<u64>(), why.step.0);
             assert_eq!(why.rows[0].cause, Cause::Peak);
+            // The first row is MFU as the report's head has it.
+            let share = why.rows[0].time.seconds() / why.step.seconds();
+            assert!(share <= answer.mfu[0].utilisation * 1.001, "{share}");
         }
     }
 }

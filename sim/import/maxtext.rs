@@ -214,8 +214,10 @@ fn batch(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError>
     let key = "per_device_batch_size";
     let each = settings.number(key)?.ok_or_else(|| settings.missing(key, "a number", "add per_device_batch_size=N"))?;
     // Chips that split the model share their batches.
-    let shared: i64 =
-        ["mesh.tensor", "mesh.context", "mesh.dcn_tensor", "mesh.dcn_context"].map(|key| out.degree(key)).iter().product();
+    let shared: i64 = ["mesh.tensor", "mesh.context", "mesh.dcn_tensor", "mesh.dcn_context"]
+        .map(|key| out.degree(key))
+        .iter()
+        .product();
     let micro = each.value * shared as f64;
     if micro.fract() != 0.0 || !(1.0..=65536.0).contains(&micro) {
         return Err(settings.wrong(key, "a number that makes whole sequences of the chips that share them", "1"));

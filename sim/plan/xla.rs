@@ -19,8 +19,8 @@ pub use windows::Windows;
 
 use serde::Deserialize;
 
-use crate::model::ModelConfig;
 use super::optimizer::OptaxOf;
+use crate::model::ModelConfig;
 use crate::model::experts::Experts;
 use crate::units::{Bytes, Finite};
 use flags::Overlap;
@@ -227,12 +227,18 @@ impl XlaPlan {
     /// When the logarithms of a loss by `log_softmax` are made.
     pub(crate) fn logarithms(&self) -> Logarithms {
         let numbers = self.own_tokens() * (self.model.vocab / u64::from(self.mesh.tensor));
-        match (self.mesh.tensor > 1 || self.vocab_tiling > 1 || self.pipeline.is_some(), self.in_memory(false)) {
+        let at_once = self.mesh.tensor > 1 || self.vocab_tiling > 1 || self.pipeline.is_some() || self.one_sequence();
+        match (at_once, self.in_memory(false)) {
             (true, _) => Logarithms::AtOnce,
             (false, false) => Logarithms::Last,
             (false, true) if numbers > MOST_FUSED => Logarithms::Apart,
             (false, true) => Logarithms::WithGradient,
         }
+    }
+
+    /// Whether the step is laid out otherwise than MaxText's own: written out block by block, or with another loss.
+    pub(crate) fn is_laid_out_otherwise(&self) -> bool {
+        !self.scan || self.targets != Targets::OneHot
     }
 
     /// Whether the batch of the whole job is one sequence. Then what picks the logits of right words is an index, whose derivative is a

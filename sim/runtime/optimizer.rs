@@ -29,7 +29,9 @@ pub use contract::{Asked, Caller, Facts, Pass, Refusal, Rules, Setting, State};
 pub use kernels::{Launches, Step};
 pub use param::{Owned, Role, Shape};
 
-pub use crate::plan::optimizer::{Adam, Bitsandbytes, Composer, Decay, FusedAdam, How, Muon, Optax, OptaxOf, Optimizer, Sgd};
+pub use crate::plan::optimizer::{
+    Adam, Bitsandbytes, Composer, Decay, FusedAdam, How, Muon, Optax, OptaxOf, Optimizer, Sgd,
+};
 use crate::program::Builder;
 
 /// A row of the table.

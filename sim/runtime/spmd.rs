@@ -98,7 +98,9 @@ impl Framework for XlaPlan {
             doubts.push("logits are taken to be kept until blocks' backward is over, as in compiled steps with so many blocks or words");
         }
         if self.merges_blocks() {
-            doubts.push("blocks that are written out keep all that the policy would compute again: the compiler merges both");
+            doubts.push(
+                "blocks that are written out keep all that the policy would compute again: the compiler merges both",
+            );
         }
         if self.mesh.dcn_data > 1 {
             doubts.push("over several slices the compiler may keep gradients whole until blocks' backward is over, which needs more");

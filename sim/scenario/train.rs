@@ -295,7 +295,20 @@ fn foreign(reader: &Reader<'_>, scenario: &written::Scenario, runtime: Runtime) 
         ("pipeline", &mesh.pipeline),
         ("dcn_pipeline", &mesh.dcn_pipeline),
         ("dcn_data", &mesh.dcn_data),
+        ("dcn_fsdp", &mesh.dcn_fsdp),
+        ("dcn_fsdp_transpose", &mesh.dcn_fsdp_transpose),
+        ("dcn_context", &mesh.dcn_context),
+        ("dcn_expert", &mesh.dcn_expert),
+        ("dcn_tensor", &mesh.dcn_tensor),
     ];
+    let switches = [
+        ("allow_split_physical_axes", mesh.allow_split_physical_axes.as_ref().map(Spanned::span)),
+        ("logical_axis_rules", mesh.logical_axis_rules.as_ref().map(Spanned::span)),
+    ];
+    if let Some((key, Some(at))) = switches.into_iter().find(|(_, at)| at.is_some()) {
+        let problem = format!("mesh.{key} is of runtime = \"xla\"");
+        return Err(reader.plan(&Spanned::new(at, ()), problem, "remove the key"));
+    }
     if let Some((key, Some(at))) = axes.into_iter().find(|(_, at)| at.is_some()) {
         let problem = format!("mesh.{key} is an axis of runtime = \"xla\"");
         return Err(reader.plan(at, problem, "write mesh.dp_shard, mesh.dp_replicate or mesh.tp"));

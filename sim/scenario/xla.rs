@@ -147,9 +147,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         optax,
         half_moment: match table.mu_dtype {
             None if optax != OptaxOf::Adamw => false,
-            written => {
-                written.unwrap_or_else(|| reader.assume("xla.mu_dtype", moment.0, moment.1)) == Moment::Bfloat16
-            }
+            written => written.unwrap_or_else(|| reader.assume("xla.mu_dtype", moment.0, moment.1)) == Moment::Bfloat16,
         },
         run: run(reader, table)?,
         host_syncs: reader.count_or("xla.host_syncs_per_step", syncs, 0, MOST_SMALL, 0)? as u32,

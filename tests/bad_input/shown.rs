@@ -90,7 +90,7 @@ fn a_misspelt_key_is_told_the_right_one() {
         "dp_shard",
         "dp_shards",
         "
-error: there is no key `dp_shards` here (did you mean `dp_shard`?): expected one of `dp_shard`, `dp_replicate`, `tp`, `cp`, `pp`, `dp`, `ep`, `etp`, `data`, `fsdp`, `fsdp_transpose`, `context`, `expert`, `tensor`, `pipeline`, `dcn_pipeline`, `dcn_data`
+error: there is no key `dp_shards` here (did you mean `dp_shard`?): expected one of `dp_shard`, `dp_replicate`, `tp`, `cp`, `pp`, `dp`, `ep`, `etp`, `data`, `fsdp`, `fsdp_transpose`, `context`, `expert`, `tensor`, `pipeline`, `dcn_pipeline`, `dcn_data`, `dcn_fsdp`, `dcn_fsdp_transpose`, `dcn_context`, `dcn_expert`, `dcn_tensor`, `allow_split_physical_axes`, `logical_axis_rules`
   --> my.toml:11:1
 11 | dp_shards = 8
    | ^",

@@ -11,7 +11,7 @@ use crate::make::{FILE, TINY};
 pub const WORD: &str = "zzz";
 
 /// Values that take no word of a list: names, sizes with units, tables.
-const OTHERS: [(&str, &[&str]); 64] = [
+const OTHERS: [(&str, &[&str]); 65] = [
     ("activation_checkpointing.policy", &["'none'", "'full'", "'selective_op'", "{ every = 2 }", "{ first = 1 }"]),
     (
         "batch.documents",
@@ -65,6 +65,10 @@ const OTHERS: [(&str, &[&str]); 64] = [
     ("megatron.recompute_modules", &["['core_attn']", "['layernorm']", "['mlp']", "['moe_act']", "['moe']"]),
     ("megatron.cuda_graph_scope", &["['attn']", "['full_iteration']", "['mlp']", "[]"]),
     ("mesh.dcn_data", &["1", "2"]),
+    (
+        "mesh.logical_axis_rules",
+        &["[['exp', 'expert']]", "[['activation_batch', ['data', 'fsdp']]]", "[['embed', []]]"],
+    ),
     ("model.config", &["{ num_hidden_layers = 12 }"]),
     ("model.huggingface", &["'config.json'"]),
     ("model.name", &["'llama-3.1-8b'"]),

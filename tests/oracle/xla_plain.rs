@@ -19,8 +19,30 @@ struct Row {
 }
 
 fn rows() -> Vec<Row> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracles/xla-plain.json");
+    read("xla-plain.json")
+}
+
+/// Steps that were compiled after the rules had been settled.
+fn unseen() -> Vec<Row> {
+    read("xla-unseen.json")
+}
+
+fn read(file: &str) -> Vec<Row> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracles").join(file);
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// How far predicted peaks are off, the closest first.
+fn errors(rows: &[Row]) -> Vec<(f64, String)> {
+    let error = |row: &Row| (memory(row).report.peak_allocated.0 as f64 / row.peak as f64 - 1.0, row.name.clone());
+    let mut errors: Vec<(f64, String)> = rows.iter().map(error).collect();
+    errors.sort_by(|one, other| one.0.abs().total_cmp(&other.0.abs()));
+    errors
+}
+
+/// How far that is off which a share of all are no further off than.
+fn at(errors: &[(f64, String)], share: f64) -> f64 {
+    errors[((errors.len() - 1) as f64 * share).round() as usize].0.abs()
 }
 
 fn memory(row: &Row) -> DeviceMemory {
@@ -31,7 +53,7 @@ fn memory(row: &Row) -> DeviceMemory {
 
 #[test]
 fn arguments_of_plain_steps_are_the_compilers_to_two_percent() {
-    for row in rows() {
+    for row in rows().into_iter().chain(unseen()) {
         let scenario = Scenario::parse("tests/oracles/plain.toml", &row.scenario).unwrap();
         let program = scenario.job.compile().classes.remove(0);
         let own: u64 = program
@@ -48,24 +70,28 @@ fn arguments_of_plain_steps_are_the_compilers_to_two_percent() {
 }
 
 #[test]
-fn peaks_of_plain_steps_are_the_compilers_within_two_percent_in_the_median_and_twelve_at_worst() {
-    // How a loss by `log_softmax` is laid out is not known; the next test is about it.
-    let rows: Vec<Row> = rows().into_iter().filter(|row| row.loss != "log_softmax").collect();
-    let mut errors: Vec<(f64, String)> = rows
-        .iter()
-        .map(|row| (memory(row).report.peak_allocated.0 as f64 / row.peak as f64 - 1.0, row.name.clone()))
-        .collect();
-    errors.sort_by(|one, other| one.0.abs().total_cmp(&other.0.abs()));
-    let at = |share: f64| errors[(errors.len() as f64 * share) as usize].0.abs();
-    assert!(errors.len() >= 40, "{}", errors.len());
-    assert!(at(0.5) <= 0.02 && at(0.9) <= 0.06, "{errors:?}");
-    assert!(errors.last().unwrap().0.abs() <= 0.12, "{errors:?}");
+fn peaks_of_plain_steps_are_the_compilers_within_two_percent_in_the_median() {
+    // Of a loss by `log_softmax` near the limit of memory, and of one sequence a chip, it is not known what the compiler takes first.
+    let (logarithms, others): (Vec<Row>, Vec<Row>) = rows().into_iter().partition(|row| row.loss == "log_softmax");
+    let others = errors(&others);
+    assert!(others.len() >= 55, "{}", others.len());
+    assert!(at(&others, 0.5) <= 0.02 && at(&others, 0.9) <= 0.06 && at(&others, 1.0) <= 0.15, "{others:?}");
+    let logarithms = errors(&logarithms);
+    assert!(logarithms.len() >= 45, "{}", logarithms.len());
+    assert!(at(&logarithms, 0.5) <= 0.035 && at(&logarithms, 0.9) <= 0.12, "{logarithms:?}");
 }
 
 #[test]
-fn a_loss_by_log_softmax_needs_no_more_than_the_doubt_allows_in_nine_of_ten() {
-    let rows: Vec<Row> = rows().into_iter().filter(|row| row.loss == "log_softmax").collect();
-    let beyond: Vec<&str> = rows
+fn peaks_of_steps_that_no_rule_was_read_off_are_within_two_percent_in_the_median_and_twelve_at_worst() {
+    let errors = errors(&unseen());
+    assert!(errors.len() >= 60, "{}", errors.len());
+    assert!(at(&errors, 0.5) <= 0.02 && at(&errors, 0.9) <= 0.08 && at(&errors, 1.0) <= 0.12, "{errors:?}");
+}
+
+#[test]
+fn no_plain_step_is_said_to_fit_beyond_doubt_in_less_than_it_needs_but_one_in_sixteen() {
+    let all: Vec<Row> = rows().into_iter().chain(unseen()).collect();
+    let beyond: Vec<&str> = all
         .iter()
         .filter(|row| {
             let memory = memory(row);
@@ -73,5 +99,5 @@ fn a_loss_by_log_softmax_needs_no_more_than_the_doubt_allows_in_nine_of_ten() {
         })
         .map(|row| row.name.as_str())
         .collect();
-    assert!(rows.len() >= 40 && beyond.len() * 10 <= rows.len(), "{} of {}: {beyond:?}", beyond.len(), rows.len());
+    assert!(all.len() >= 160 && beyond.len() * 16 <= all.len(), "{} of {}: {beyond:?}", beyond.len(), all.len());
 }

@@ -2,7 +2,7 @@
 
 use toml::Value;
 
-use super::Cause;
+use super::cause::Cause;
 use crate::program::DType;
 use crate::runtime::Plan;
 use crate::runtime::spmd::{Policy, XlaPlan};
@@ -14,6 +14,8 @@ use crate::scenario::{Change, Scenario};
 pub(super) enum About {
     /// All but what its words rule out: more work a chip, other layouts.
     Work,
+    /// What is multiplied besides the model's own.
+    Beyond,
     /// What is recomputed.
     Recompute,
     /// Exchanges over a mesh axis.
@@ -34,10 +36,11 @@ impl About {
     /// Whether a cause is meant.
     pub(super) fn is(self, cause: &Cause) -> bool {
         match (self, cause) {
-            (About::Work, Cause::Peak | Cause::Repeated | Cause::Recompute) => false,
+            (About::Work, Cause::Peak | Cause::Beyond | Cause::Repeated | Cause::Recompute) => false,
             (About::Work, _) => true,
             (About::Axis(axis), Cause::Exchange { group, .. }) => group.contains(axis),
             (About::Recompute, Cause::Recompute)
+            | (About::Beyond, Cause::Beyond)
             | (About::Host, Cause::Host)
             | (About::Memory, Cause::Memory | Cause::Optimizer)
             | (About::Attention, Cause::Attention | Cause::Memory)
@@ -82,8 +85,10 @@ fn xla(scenario: &Scenario, plan: &XlaPlan) -> Vec<(Vec<About>, Change)> {
         for less in [1, mesh.tensor / 2] {
             let fsdp = size(mesh.fsdp * (mesh.tensor / less));
             let change = Change::set("mesh.tensor", size(less)).and(Change::set("mesh.fsdp", fsdp));
-            let change = change.and(Change::set("mesh.allow_split_physical_axes", true));
-            list.push((vec![About::Axis("tensor"), About::Axis("fsdp")], of_the_same_batch(scenario, plan, change, less)));
+            list.push((
+                vec![About::Axis("tensor"), About::Axis("fsdp")],
+                of_the_same_batch(scenario, plan, change, less),
+            ));
         }
     }
     if mesh.data > 1 {
@@ -94,6 +99,9 @@ fn xla(scenario: &Scenario, plan: &XlaPlan) -> Vec<(Vec<About>, Change)> {
         let whole = Change::remove("mesh.logical_axis_rules").and(Change::set("mesh.expert", 1));
         let change = whole.and(Change::set("mesh.fsdp", size(mesh.fsdp * mesh.expert)));
         list.push((vec![About::Repeated, About::Axis("expert")], change));
+    }
+    if plan.capacity_factor.is_some() && mesh.expert == 1 {
+        list.push((vec![About::Beyond, About::Memory, About::Axis("tensor")], Change::remove("xla.capacity_factor")));
     }
     if plan.host_syncs > 0 {
         list.push((vec![About::Host], Change::set("xla.host_syncs_per_step", 0)));

@@ -4,24 +4,25 @@ use std::fmt;
 
 use super::{Cause, Row, Why};
 use crate::report::text::{Page, gib, table_within};
-use crate::scenario::{Prediction, Scenario};
+use crate::scenario::Scenario;
 
 /// A table of causes.
-pub fn report(scenario: &Scenario, answer: &Prediction, why: &Why, (width, colour): (usize, bool)) -> String {
+pub fn report(scenario: &Scenario, why: &Why, (width, colour): (usize, bool)) -> String {
     let mut page = Page::new(width, colour);
     // Writing to a string does not fail.
-    let _ = write(&mut page, scenario, answer, why);
+    let _ = write(&mut page, scenario, why);
     page.text()
 }
 
-fn write(page: &mut Page, scenario: &Scenario, answer: &Prediction, why: &Why) -> fmt::Result {
+fn write(page: &mut Page, scenario: &Scenario, why: &Why) -> fmt::Result {
     page.title(&scenario.description)?;
     let share = |row: &Row| 100.0 * row.time.seconds() / why.step.seconds();
     let peak = why.rows.iter().find(|row| row.cause == Cause::Peak).map_or(0.0, share);
     page.heading("Where a step's time goes: the parts sum to the step")?;
-    let rows = why.rows.iter().map(|row| {
-        vec![name(&row.cause), row.time.to_string(), format!("{:.1} %", share(row)), row.detail.clone()]
-    });
+    let rows = why
+        .rows
+        .iter()
+        .map(|row| vec![name(&row.cause), row.time.to_string(), format!("{:.1} %", share(row)), row.detail.clone()]);
     let all = vec!["the step".to_owned(), why.step.to_string(), String::new(), String::new()];
     let rows = rows.chain([all]).collect();
     page.lines(&table_within(&["", "time", "of step", "because"], rows, &[1, 2], page.width()))?;
@@ -30,10 +31,9 @@ fn write(page: &mut Page, scenario: &Scenario, answer: &Prediction, why: &Why) -
         true => "every parameter".to_owned(),
         false => format!("{} parameters that a token meets, of {}", billions(active), billions(total)),
     };
-    let mfu = answer.mfu.first().map_or(0.0, |mfu| 100.0 * mfu.utilisation);
     page.sentence(&format!(
-        "{peak:.1} % of the step is arithmetic that the model needs, at the chip's peak. MFU, {mfu:.1} %, counts {counted}, and all pairs of \
-         tokens in attention."
+        "{peak:.1} % of the step is arithmetic that the model needs, at the chip's peak. It counts {counted}, and all pairs of tokens in \
+         attention, as MFU does."
     ))?;
     page.heading("What helps most against each, one change at a time, simulated")?;
     let helped = why.rows.iter().filter_map(|row| Some((row, row.best.as_ref()?)));
@@ -59,6 +59,7 @@ fn write(page: &mut Page, scenario: &Scenario, answer: &Prediction, why: &Why) -
 fn name(cause: &Cause) -> String {
     match cause {
         Cause::Peak => "the model's FLOPs at peak".to_owned(),
+        Cause::Beyond => "FLOPs beyond the model's".to_owned(),
         Cause::Repeated => "the same on several chips".to_owned(),
         Cause::Matmuls => "matmuls below peak".to_owned(),
         Cause::Attention => "attention below peak".to_owned(),

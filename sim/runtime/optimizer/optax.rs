@@ -41,7 +41,8 @@ impl Optax {
                 // Gradients are read for the means of their squares, then for the size of the update, then for the update itself;
                 // parameters for their own size, and then.
                 let own = elements(params) * element;
-                let states: u64 = params.iter().flat_map(|param| self.states(param, element)).map(|state| state.bytes()).sum();
+                let states: u64 =
+                    params.iter().flat_map(|param| self.states(param, element)).map(|state| state.bytes()).sum();
                 Pass { kernel: "adafactor", read: 5 * own + states, written: own + states }
             }
         }

@@ -41,6 +41,11 @@ pub(super) const RULES: &[Rule<XlaPlan>] = &[
         "a block's last matmul makes what the next block begins with, which is xla.decoder_layer_input",
     ),
     Rule(
+        &["mesh.allow_split_physical_axes"],
+        |_| true,
+        "it says which meshes JAX lays, and no prediction depends on it",
+    ),
+    Rule(
         &["mesh.expert"],
         |plan| plan.job.model.experts().is_none() && plan.job.mesh.context == 1 && !plan.job.mesh.experts_only,
         "without experts the axis shards as mesh.fsdp does",

@@ -7,7 +7,7 @@ use super::row::{Choice, Kind};
 use super::{Key, presets};
 
 /// Keys and values, in the order of the tables.
-const LISTED: [(&str, &str); 150] = [
+const LISTED: [(&str, &str); 155] = [
     ("description", "\"Llama-3.1-8B on one node\""),
     ("runtime", "\"fsdp2\""),
     ("topology.name", "\"h100-sxm-80gb\""),
@@ -43,6 +43,11 @@ const LISTED: [(&str, &str); 150] = [
     ("mesh.pipeline", "4"),
     ("mesh.dcn_pipeline", "2"),
     ("mesh.dcn_data", "2"),
+    ("mesh.dcn_fsdp", "2"),
+    ("mesh.dcn_fsdp_transpose", "2"),
+    ("mesh.dcn_context", "2"),
+    ("mesh.dcn_expert", "2"),
+    ("mesh.dcn_tensor", "2"),
     ("pipeline.schedule", "\"Interleaved1F1B\""),
     ("pipeline.virtual_stages", "2"),
     ("pipeline.layers", "[8, 8, 8, 8]"),

@@ -161,7 +161,12 @@ pub(super) const MESH_KEYS: Table = Table {
             "Stages of a pipeline over slices: each stage is a slice.",
         ),
         Key::new("dcn_data", Count(Some((1, 1 << 17))), XLA, "Replicas over slices: each is a slice."),
-        Key::new("dcn_fsdp", Count(Some((1, 1 << 17))), XLA, "Slices that `fsdp` lies over, besides its chips in each."),
+        Key::new(
+            "dcn_fsdp",
+            Count(Some((1, 1 << 17))),
+            XLA,
+            "Slices that `fsdp` lies over, besides its chips in each.",
+        ),
         Key::new(
             "dcn_fsdp_transpose",
             Count(Some((1, 1 << 17))),

@@ -1,6 +1,8 @@
 //! The loss, the optimizer, the loop and what PyTorch's versions differ in: tables some keys of which others read.
 
-use super::readers::{ALL, CLIPS, CUDA, DDP, INTERNEVO, MEGATRON, MODULES, NANOTRON, OTHERS, PYTORCH, PYTORCH_BUT_DDP, STEPS, XLA, ZERO};
+use super::readers::{
+    ALL, CLIPS, CUDA, DDP, INTERNEVO, MEGATRON, MODULES, NANOTRON, OTHERS, PYTORCH, PYTORCH_BUT_DDP, STEPS, XLA, ZERO,
+};
 use super::row::Choice::Word;
 use super::row::Kind::{Choice, Count, Flag, Number, Other, Text};
 use super::row::{Group, Key, Table};

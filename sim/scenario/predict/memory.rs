@@ -193,6 +193,10 @@ pub(super) fn outside(scenario: &Scenario, program: &Program) -> Bytes {
 /// holds is further off.
 pub const COMPILED: f64 = 0.055;
 
+/// The same of a step that is not laid out as MaxText lays out its own: written out block by block, or with another loss. Of 167 steps
+/// in plain JAX four need more than that beside what is predicted (`tests/oracles/xla-plain.json`, `xla-unseen.json`).
+pub const COMPILED_OTHERWISE: f64 = 0.12;
+
 /// The same on GPUs, where the compiler's heap takes more than what is live at once: of seven steps compiled for H100 the furthest
 /// off takes that much (`tests/oracles/xla-gpu.json`).
 pub const COMPILED_ON_GPUS: f64 = 0.18;
@@ -203,11 +207,12 @@ fn doubt(scenario: &Scenario, program: &Program, (outside, wanted): (Bytes, Byte
     let part = |whole: Bytes, spread: f64| Bytes((whole.0 as f64 * spread).round() as u64);
     let gib = |bytes: Bytes| format!("{:.2} GiB", bytes.gib());
     if program.memory == Discipline::Static {
-        let (on_gpus, loss) = match scenario.job.parts() {
-            Parts::Compiled(job) => (job.gpu().is_some(), Bytes(0)),
-            _ => (false, Bytes(0)),
+        let share = match scenario.job.parts() {
+            Parts::Compiled(job) if job.gpu().is_some() => COMPILED_ON_GPUS,
+            Parts::Compiled(job) if job.is_laid_out_otherwise() => COMPILED_OTHERWISE,
+            _ => COMPILED,
         };
-        let doubt = part(wanted, if on_gpus { COMPILED_ON_GPUS } else { COMPILED }) + loss;
+        let doubt = part(wanted, share);
         return (doubt, format!("the compiler's peak is known to ± {}", gib(doubt)));
     }
     let doubt = part(outside, scenario.profile.overheads.evidence.spread());

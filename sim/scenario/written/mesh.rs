@@ -52,7 +52,7 @@ pub struct Mesh {
     /// XLA: slices that `tensor` lies over.
     pub dcn_tensor: Option<Spanned<i64>>,
     /// XLA: whether a physical axis of a slice may be shared out between axes of the mesh.
-    pub allow_split_physical_axes: Option<bool>,
+    pub allow_split_physical_axes: Option<Spanned<bool>>,
     /// XLA: which mesh axes each logical axis lies on.
     pub logical_axis_rules: Option<Spanned<Vec<Spanned<toml::Value>>>>,
 }

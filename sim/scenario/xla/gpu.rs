@@ -34,7 +34,7 @@ pub(super) fn check(reader: &Reader<'_>, base: &Base<'_>, table: &written::Xla) 
     }
     if let Some(at) = &mesh.logical_axis_rules {
         let problem = "sharding rules of one's own are not simulated on XLA for GPUs";
-        return Err(reader.plan(at, problem, "remove mesh.logical_axis_rules: MaxText's are taken"));
+        return Err(reader.plan(at, problem, "remove the key"));
     }
     let over_slices = [
         ("mesh.dcn_data", &mesh.dcn_data),

@@ -4,7 +4,7 @@
 use toml::Spanned;
 
 use super::gpu;
-use super::rules::{Role, Rules};
+use super::rules::{AXES, Role, Rules};
 use crate::hardware::Topology;
 use crate::hardware::torus::{Assignment, assign};
 use crate::model::ModelConfig;
@@ -12,9 +12,6 @@ use crate::plan::xla::{Across, Mesh};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::reader::{MOST_RANKS, Reader};
 use crate::scenario::written;
-
-/// Axes that tokens, weights or heads lie on, outermost first. Stages of a pipeline come before them.
-pub(super) const AXES: [&str; 6] = ["data", "fsdp", "fsdp_transpose", "context", "expert", "tensor"];
 
 /// Axes whose chips share their tokens, within a slice and over slices.
 pub(in crate::scenario) fn sharers(mesh: &written::Mesh) -> Vec<&Option<Spanned<i64>>> {
@@ -44,10 +41,18 @@ pub(super) fn mesh(
     let axes = written.get_ref();
     let (dcn_pipeline, across) = over_slices(reader, written, topology)?;
     let (pipeline, inside) = in_slice(reader, written, topology)?;
-    let dcn = [&axes.dcn_data, &axes.dcn_fsdp, &axes.dcn_fsdp_transpose, &axes.dcn_context, &axes.dcn_expert, &axes.dcn_tensor];
+    let dcn = [
+        &axes.dcn_data,
+        &axes.dcn_fsdp,
+        &axes.dcn_fsdp_transpose,
+        &axes.dcn_context,
+        &axes.dcn_expert,
+        &axes.dcn_tensor,
+    ];
     let at = |axis: usize| dcn[axis].as_ref().map_or_else(|| written.span(), Spanned::span);
     for (axis, name) in AXES.iter().enumerate().filter(|(axis, _)| *axis > 0 && across[*axis] > 1) {
-        let outside = AXES.iter().zip(inside).take(axis).find(|(_, size)| *size > 1).map(|(name, _)| format!("mesh.{name}"));
+        let outside =
+            AXES.iter().zip(inside).take(axis).find(|(_, size)| *size > 1).map(|(name, _)| format!("mesh.{name}"));
         let within = AXES.iter().zip(across).skip(axis + 1).find(|(_, size)| *size > 1);
         let within = within.map(|(name, _)| format!("mesh.dcn_{name}"));
         let stages = (pipeline > 1).then(|| "mesh.pipeline".to_owned());
@@ -97,7 +102,9 @@ fn over_slices(
         let named = [("dcn_pipeline", pipeline)].into_iter().chain(AXES[1..].iter().copied().zip(others));
         let named: Vec<String> = named
             .filter(|(_, size)| *size > 1)
-            .map(|(name, size)| format!(" and mesh.{}{name} = {size}", if name == "dcn_pipeline" { "" } else { "dcn_" }))
+            .map(|(name, size)| {
+                format!(" and mesh.{}{name} = {size}", if name == "dcn_pipeline" { "" } else { "dcn_" })
+            })
             .collect();
         let problem = format!("mesh.dcn_data = {data}{}, and {slices} slices are rented", named.concat());
         let divides = u128::from(slices).is_multiple_of(all);
@@ -206,38 +213,40 @@ fn roles(
         context,
         expert,
         tensor,
-        across: Across {
-            fsdp: over[1],
-            fsdp_transpose: over[2],
-            context: over[3],
-            expert: over[4],
-            tensor: over[5],
-        },
+        across: Across { fsdp: over[1], fsdp_transpose: over[2], context: over[3], expert: over[4], tensor: over[5] },
         experts_only,
         ..Mesh::ONE
     })
 }
 
-/// JAX lays no mesh that would have to share out a physical axis, unless told to (`jax/_src/mesh_utils.py`).
+/// JAX's `create_device_mesh` lays no mesh that would have to share out a physical axis, unless told to (`jax/_src/mesh_utils.py`). Others
+/// order devices themselves.
 fn splits(
     reader: &mut Reader<'_>,
     written: &Spanned<written::Mesh>,
     (mesh, topology): (Mesh, &Topology),
 ) -> Result<(), ScenarioError> {
-    let allowed = written.get_ref().allow_split_physical_axes;
+    let allowed = &written.get_ref().allow_split_physical_axes;
     let laid = topology.axes().and_then(|axes| Some((axes, assign(axes, &mesh.laid())?)));
     // Small slices are one ring, which is cut anywhere.
     let split = |laid: &Assignment| laid.split && laid.axes.len() > 1;
     let Some((axes, _)) = laid.filter(|(_, laid)| split(laid)) else { return Ok(()) };
-    if allowed == Some(true) {
-        return Ok(());
-    }
     let sizes = |all: Vec<u32>| all.iter().map(u32::to_string).collect::<Vec<_>>().join(" x ");
     let mesh = sizes(mesh.laid().into_iter().filter(|&size| size > 1).collect());
     let slice = sizes(axes.iter().map(|axis| axis.size).filter(|&size| size > 1).collect());
-    let problem = format!("JAX does not lay axes of {mesh} on a slice of {slice}: each would have to be a product of whole axes of the slice");
-    Err(reader.plan(written, problem, "write mesh.allow_split_physical_axes = true, as in MaxText's configuration"))
+    let problem = format!("JAX does not lay axes of {mesh} on a slice of {slice}, whose axes they would share out");
+    match allowed {
+        Some(at) if !*at.get_ref() => {
+            Err(reader.plan(at, problem, "write allow_split_physical_axes = true, as in MaxText's configuration"))
+        }
+        Some(_) => Ok(()),
+        None => {
+            reader.note(format!("{problem}, unless allow_split_physical_axes is true: it is taken to be."));
+            Ok(())
+        }
+    }
 }
+
 /// Specs must divide what they shard.
 pub(super) fn divides(
     reader: &Reader<'_>,
@@ -267,4 +276,3 @@ pub(super) fn divides(
     }
     Ok(())
 }
-

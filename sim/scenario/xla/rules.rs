@@ -3,11 +3,13 @@
 
 use toml::{Spanned, Value};
 
-use super::mesh::AXES;
 use crate::near::did_you_mean;
 use crate::scenario::error::ScenarioError;
 use crate::scenario::reader::Reader;
 use crate::scenario::written;
+
+/// Axes that tokens, weights or heads lie on, outermost first. Stages of a pipeline come before them.
+pub(super) const AXES: [&str; 6] = ["data", "fsdp", "fsdp_transpose", "context", "expert", "tensor"];
 
 /// What MaxText's rules have (`configs/base.yml`, e591f30cb), of the axes that are simulated.
 const DEFAULT: [(Logical, &[&str]); 8] = [
@@ -204,7 +206,8 @@ impl Rules {
                 Err("by the rules nothing lies on it, and its chips would all do the same".to_owned())
             }
             (false, false, false, _, false) => {
-                Err("heads, mlp and vocab lie on it together, or none of them does: other cuts are not simulated".to_owned())
+                Err("heads, mlp and vocab lie on it together, or none of them does: other cuts are not simulated"
+                    .to_owned())
             }
             _ => Err("what lies on it by the rules is not simulated together".to_owned()),
         }

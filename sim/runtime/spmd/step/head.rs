@@ -2,8 +2,8 @@
 
 use super::shards::Gathered;
 use super::state::{FULL, HALF, Step};
-use crate::plan::xla::{Logarithms, Targets};
 use crate::plan::xla::flags::Overlap;
+use crate::plan::xla::{Logarithms, Targets};
 use crate::program::{Category, Collective, Comm, DType, MatmulLayout, MemoryKind, Pass, Work};
 use crate::runtime::spmd::tape::Value;
 

@@ -279,7 +279,8 @@ impl Variant {
         let block = Block::of(job, &job.model.layers.kinds()[kind.index()]);
         let remat = if job.merges_blocks() { Policy::None } else { job.remat };
         let (mut kept, again) = (remat.kept(&block), remat.again(&block));
-        if remat == Policy::None && !job.scan {
+        // What is cheap is made again within what reads it, but where a loop over windows finds it in memory.
+        if remat == Policy::None && !job.scan && (job.merges_blocks() || !job.in_memory(false)) {
             kept.retain(|(tensor, _)| !block.ops.iter().any(|op| op.output == *tensor && op.is_fused()));
         }
         Variant { block, kept, again }
