@@ -62,8 +62,8 @@ pub enum Targets {
     /// By index (`take_along_axis`) out of logits, less their `logsumexp` (optax's `softmax_cross_entropy_with_integer_labels`): what
     /// is indexed is an array in fp32 of its own.
     Indexed,
-    /// By index out of `jax.nn.log_softmax`. What is indexed is an array in fp32 as well, which nothing but the loss reads: where it
-    /// lies is [`Logarithms`]' matter.
+    /// By index out of `jax.nn.log_softmax`. What is indexed is an array in fp32 as well, which nothing but the loss reads. Where it
+    /// lies depends on how matmuls run.
     LogSoftmax,
 }
 

@@ -7,7 +7,7 @@ mod defaults;
 mod faster;
 mod stages;
 
-pub(crate) use faster::changes as faster;
+pub(crate) use faster::changes as faster_changes;
 pub use stages::even as even_stages;
 
 use rayon::prelude::*;

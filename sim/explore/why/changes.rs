@@ -6,7 +6,7 @@ use super::cause::Cause;
 use crate::program::DType;
 use crate::runtime::Plan;
 use crate::runtime::spmd::{Policy, XlaPlan};
-use crate::scenario::advice::faster;
+use crate::scenario::advice::faster_changes;
 use crate::scenario::{Change, Scenario};
 
 /// A cause that a change is about.
@@ -54,7 +54,7 @@ impl About {
 /// Changes to try.
 pub(super) fn all(scenario: &Scenario) -> Vec<(Vec<About>, Change)> {
     let mut list: Vec<(Vec<About>, Change)> =
-        faster(scenario).into_iter().map(|change| (about(&change), change)).collect();
+        faster_changes(scenario).into_iter().map(|change| (about(&change), change)).collect();
     if let Plan::Xla(plan) = &scenario.job {
         list.extend(xla(scenario, plan));
     }
