@@ -134,9 +134,9 @@ are put together again: 7.5 numbers cross the links for each that a dense layer 
 backward and where forward runs again, and nothing hides them.
 
 **An axis that holds experts and nothing else repeats all the rest.** Attention, the router, norms and the head are computed alike on the four chips of
-`expert`: the row *repeated* of `windtunnel why`. With tensor 2 beside it, a step does four times the work on half of what a chip could share.
+`expert`: the row *repeated* of `windtunnel why`.
 
-**FSDP shares tokens, so nothing is repeated**, and what is gathered are 3.9 billion parameters in bf16 a step, whatever the batch. On 32 chips a chip has
+**FSDP shares tokens, so nothing is repeated**, and what is gathered are 4.1 billion parameters in bf16, whatever the batch. On 32 chips a chip has
 one sequence, and gathering begins to show: more sequences a chip, and not another axis, is what helps.
 
 `windtunnel why FILE` prints all causes of one layout, and the single change that helps most against each.

@@ -67,8 +67,8 @@ pub enum Targets {
     LogSoftmax,
 }
 
-/// When the logarithms of a loss by `jax.nn.log_softmax` are made, which only its value reads. Of 60 steps, and 50 more that
-/// differ in one thing each, whose instructions were looked through in the compiler's own order (libtpu 0.0.42.1).
+/// When the logarithms of a loss by `jax.nn.log_softmax` are made, which only its value reads. Read off the compiler's own order of
+/// instructions (libtpu 0.0.42.1) in steps that differ in one thing each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Logarithms {
     /// At once, beside the logits: where the words lie on a tensor axis, whose sums are taken together with backward's.

@@ -3,9 +3,8 @@
 use toml::Value;
 
 use super::cause::Cause;
-use crate::program::DType;
 use crate::runtime::Plan;
-use crate::runtime::spmd::{Policy, XlaPlan};
+use crate::runtime::spmd::{Attention, XlaPlan};
 use crate::scenario::advice::faster_changes;
 use crate::scenario::{Change, Scenario};
 
@@ -18,6 +17,8 @@ pub(super) enum About {
     Beyond,
     /// What is recomputed.
     Recompute,
+    /// All exchanges.
+    Exchanges,
     /// Exchanges over a mesh axis.
     Axis(&'static str),
     /// The host.
@@ -40,6 +41,7 @@ impl About {
             (About::Work, _) => true,
             (About::Axis(axis), Cause::Exchange { group, .. }) => group.contains(axis),
             (About::Recompute, Cause::Recompute)
+            | (About::Exchanges, Cause::Exchange { .. })
             | (About::Beyond, Cause::Beyond)
             | (About::Host, Cause::Host)
             | (About::Memory, Cause::Memory | Cause::Optimizer)
@@ -68,8 +70,8 @@ fn about(change: &Change) -> Vec<About> {
         (&["remat", "recompute", "activation_checkpointing"], &[About::Recompute]),
         (&["virtual_stages"], &[About::Bubble]),
         (&["compile.", "loss.", "optimizer."], &[About::Memory, About::Host]),
-        (&["reshard_after_forward", "dp_", "zero.stage", "overlap"], &[About::Axis("")]),
-        (&["mesh.tp", "mesh.pp", "tensor_parallel"], &[About::Axis(""), About::Bubble]),
+        (&["reshard_after_forward", "dp_", "zero.stage", "overlap"], &[About::Exchanges]),
+        (&["mesh.tp", "mesh.pp", "tensor_parallel"], &[About::Exchanges, About::Bubble]),
         (&["expandable_segments"], &[About::Host]),
     ];
     let known = cases.into_iter().find(|(words, _)| has(words));
@@ -106,16 +108,13 @@ fn xla(scenario: &Scenario, plan: &XlaPlan) -> Vec<(Vec<About>, Change)> {
     if plan.host_syncs > 0 {
         list.push((vec![About::Host], Change::set("xla.host_syncs_per_step", 0)));
     }
-    if plan.attention == crate::runtime::spmd::Attention::DotProduct {
+    if plan.attention == Attention::DotProduct {
         list.push((vec![About::Attention], Change::set("xla.attention", "flash")));
     }
     if plan.gpu().is_none() && plan.compiler_flags.is_empty() {
         let flags = ["DENSE_VMEM_LIMIT_FLAG", "CF_FOR_ALL_GATHER", "DATA_PARALLEL_OVERLAP", "CF_FOR_ALL_REDUCE"];
         let flags = Value::Array(flags.iter().map(|&flag| Value::from(flag)).collect());
-        list.push((vec![About::Axis("")], Change::set("xla.flags", flags)));
-    }
-    if plan.remat != Policy::None && plan.model.layers.count() > 0 && plan.scan && scenario.job.dtype() == DType::Bf16 {
-        list.push((vec![About::Memory], Change::set("xla.scan_layers", false)));
+        list.push((vec![About::Exchanges], Change::set("xla.flags", flags)));
     }
     list
 }
