@@ -140,9 +140,10 @@ fn softmax(router: Router) -> bool {
     over_chosen && !router.scales && !router.bias && !router.correction && router.groups.is_none()
 }
 
-/// The job as one chip would run it all: what the compiler is given is of the whole.
+/// The job as one chip would run it all, which sends no tokens: what the compiler is given is of the whole.
 fn whole(job: &XlaPlan) -> XlaPlan {
-    XlaPlan { mesh: Mesh::ONE, batch: job.batch * u64::from(job.mesh.data_ranks()), ..job.clone() }
+    let batch = job.batch * u64::from(job.mesh.data_ranks());
+    XlaPlan { mesh: Mesh::ONE, batch, send_tokens: false, ..job.clone() }
 }
 
 /// A step being written.
