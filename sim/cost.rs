@@ -279,6 +279,9 @@ impl<'p> CostModel<'p> {
     /// What the host thread pays for one dispatch; where the profile has no host, whose programs have `Static` ones only (the
     /// plan check says so before anything runs), nothing but for waiting.
     pub fn dispatch(&self, dispatch: Dispatch) -> Cost {
+        if let Some(cost) = self.profile.lazy.as_ref().and_then(|lazy| lazy.cost(dispatch)) {
+            return cost;
+        }
         match (&self.profile.host, &self.profile.host_sync) {
             (Some(host), _) => host.cost(dispatch),
             (None, Some(sync)) if dispatch == Dispatch::Synchronize => sync.cost(),

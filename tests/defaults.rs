@@ -22,6 +22,7 @@ pub fn plans() -> Vec<String> {
              [batch]\nsequence = 4096\n"
         )
     };
+    let torch_xla = |keys: &str| tpu("").replace("\"xla\"", "\"torch_xla\"") + keys;
     let zero = |stage: u32| {
         let text = fsdp(&[("\"fsdp2\"", "\"deepspeed-zero\""), ("dp_shard", "dp")]);
         add(&text, &format!("[zero]\nstage = {stage}"))
@@ -78,6 +79,8 @@ pub fn plans() -> Vec<String> {
         zero(1),
         zero(2),
         zero(3),
+        torch_xla(""),
+        torch_xla("accumulation = 2\n"),
         tpu("fsdp = 16"),
         tpu("fsdp = 4\ntensor = 4"),
     ]

@@ -5,11 +5,11 @@ use windtunnel::scenario::{Runtime, Scenario};
 
 /// A scenario to begin with for each framework.
 fn begun(runtime: &str) -> Fresh {
-    let on_tpu = runtime == "xla";
+    let on_tpu = ["xla", "torch_xla"].contains(&runtime);
     Fresh {
         runtime: runtime.to_owned(),
         model: match runtime {
-            "xla" => "llama-3.1-8b",
+            "xla" | "torch_xla" => "llama-3.1-8b",
             "internevo" => "internlm-7b",
             _ => "llama-3.2-1b",
         }

@@ -34,6 +34,7 @@ mod ring_attention;
 mod schedules;
 mod single;
 mod styles;
+mod torch_xla;
 mod torchtitan;
 mod torchtitan_experts;
 mod vocabulary;

@@ -86,7 +86,7 @@ impl Writer<'_> {
             Kind::Combine(_) => Gradients::of(self.combine_backward(residuals, gradient)),
             Kind::Sort => Gradients::of([self.sort_backward(&residuals[0], gradient)]),
             Kind::Unsort => Gradients::of(self.unsort_backward(residuals, gradient)),
-            Kind::Send => unreachable!("the whole job sends nothing"),
+            Kind::Repeat | Kind::Send => unreachable!("a whole job of JAX sends and repeats nothing"),
         }
     }
 

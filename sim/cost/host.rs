@@ -72,9 +72,42 @@ impl Host {
             Dispatch::GraphLaunch => &self.graph_launch,
             Dispatch::Synchronize => &self.synchronize,
             Dispatch::StepOverhead => &self.step_overhead,
+            // Of TPUs, in a section of their own.
+            Dispatch::LazyForward | Dispatch::LazyBackward | Dispatch::LazySync | Dispatch::LazyParameter => {
+                return Cost::NOTHING;
+            }
             Dispatch::Static => return Cost::NOTHING,
         };
         class.cost()
+    }
+}
+
+/// What the host pays in PyTorch/XLA, which runs a step's Python to write the step down.
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Lazy {
+    /// A block's forward.
+    forward: Class,
+    /// A block's backward.
+    backward: Class,
+    /// A block's part of the sync that ends the graph.
+    sync: Class,
+    /// A parameter in the optimizer.
+    parameter: Class,
+}
+
+impl Lazy {
+    /// What one dispatch costs the host thread, if it is one of PyTorch/XLA's.
+    pub fn cost(&self, dispatch: Dispatch) -> Option<Cost> {
+        let class = match dispatch {
+            Dispatch::LazyForward => &self.forward,
+            Dispatch::LazyBackward => &self.backward,
+            Dispatch::LazySync => &self.sync,
+            Dispatch::LazyParameter => &self.parameter,
+            _ => return None,
+        };
+        Some(class.cost())
     }
 }
 

@@ -16,7 +16,7 @@ use super::clock::{self, Clock};
 use super::collective::{self, Collectives};
 use super::deepep::DeepEp;
 use super::fusion::Fusion;
-use super::host::{Class, Host, Overheads};
+use super::host::{Class, Host, Lazy, Overheads};
 use super::hybridep::HybridEp;
 use super::matmul::{self, Matmul};
 use super::memory::{self, Memory};
@@ -146,6 +146,7 @@ struct Written {
     host: Option<Host>,
     event: Option<Class>,
     host_sync: Option<Class>,
+    lazy: Option<Lazy>,
     overheads: Option<Overheads>,
     overlap: Overlap,
     collectives: collective::Written,
@@ -267,6 +268,9 @@ pub struct Profile {
     /// What a program compiled whole loses each time that its host waits for it before starting more.
     #[doc(hidden)]
     pub host_sync: Option<Class>,
+    /// What PyTorch/XLA takes on the host to write a step down; none where nobody runs it.
+    #[doc(hidden)]
+    pub lazy: Option<Lazy>,
     /// Memory that no tensor owns.
     #[doc(hidden)]
     pub overheads: Overheads,
@@ -423,6 +427,7 @@ impl Profile {
             host: w.host,
             event: w.event,
             host_sync: w.host_sync,
+            lazy: w.lazy,
             overheads: w.overheads.unwrap_or_else(Overheads::none),
             overlap: w.overlap.check().map_err(|why| meaning(path, text, "overlap", why))?,
             collectives: Collectives::new(w.collectives).map_err(|why| meaning(path, text, "collectives", why))?,

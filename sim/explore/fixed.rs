@@ -38,7 +38,7 @@ impl Fixed {
             tokens: job.tokens(),
             own: job.seq(),
             chips: scenario.topology.chips(),
-            compiled: scenario.runtime == "xla",
+            compiled: scenario.runtime.is_compiled(),
         }
     }
 

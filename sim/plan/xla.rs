@@ -6,6 +6,7 @@ mod gpu;
 mod mesh;
 mod pipeline;
 mod policy;
+mod torch;
 pub mod vmem;
 mod windows;
 
@@ -15,6 +16,7 @@ pub use gpu::{Backend, GpuFlags};
 pub use mesh::{Across, Mesh};
 pub use pipeline::Pipeline;
 pub use policy::{Keep, Policy, TENSORS};
+pub use torch::{TorchXla, Written};
 pub use windows::Windows;
 
 use serde::Deserialize;
@@ -163,6 +165,8 @@ pub struct XlaPlan {
     pub run: Run,
     /// Device-to-host reads that the loop waits for in a step (`.item()`, a logged metric).
     pub host_syncs: u32,
+    /// What is otherwise where PyTorch/XLA writes the step.
+    pub torch: Option<TorchXla>,
 }
 
 impl XlaPlan {
@@ -266,7 +270,19 @@ impl XlaPlan {
     /// written out around loops over windows. Of such steps (`tests/oracles/xla-plain.json`, `loop8`) the matmuls of forward are there
     /// once, `jax.checkpoint` or not.
     pub fn merges_blocks(&self) -> bool {
-        self.gpu().is_none() && !self.scan && self.remat != Policy::None && self.in_memory(false)
+        // PyTorch/XLA's checkpoint ties what runs again to the gradient that comes (`torch_xla/utils/checkpoint.py`).
+        let free = self.torch.is_none();
+        free && self.gpu().is_none() && !self.scan && self.remat != Policy::None && self.in_memory(false)
+    }
+
+    /// Bytes of a number between the halves of a block.
+    pub fn residual(&self) -> u64 {
+        if self.torch.is_some_and(|torch| torch.autocast) { 4 } else { 2 }
+    }
+
+    /// Chips of the tensor axis that multiply the same heads in attention.
+    pub fn same_heads(&self) -> u64 {
+        if self.torch.is_some_and(TorchXla::whole_heads) { u64::from(self.mesh.tensor) } else { 1 }
     }
 
     /// Whether something of the loss is left for when the loop back is over: the loss itself, or the head's gradient, both of which

@@ -118,6 +118,14 @@ pub enum Dispatch {
     Synchronize,
     /// Python of the training loop around a step.
     StepOverhead,
+    /// A block's forward in PyTorch/XLA, whose operators the host writes down in place of running them.
+    LazyForward,
+    /// The same backward.
+    LazyBackward,
+    /// A block's part of a sync: the graph is walked, hashed and found.
+    LazySync,
+    /// What the optimizer writes down for a parameter.
+    LazyParameter,
     /// An instruction of a program that was compiled whole: the device runs it, no host launches it.
     Static,
 }

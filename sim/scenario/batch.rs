@@ -7,7 +7,7 @@ use toml::Spanned;
 
 use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::names::XLA;
+use super::names::{TORCH_XLA, XLA};
 use super::reader::{MOST_SEQUENCE, MOST_SMALL, Reader};
 
 use super::{written, xla};
@@ -161,7 +161,11 @@ fn instead(batch: &written::Batch, seq: u64, sequences: u64) -> String {
 fn replicas(scenario: &written::Scenario, (runtime, topology): (Runtime, &Topology)) -> Option<u64> {
     let mesh = scenario.mesh.get_ref();
     // Stages of a pipeline on XLA have data of their own.
-    let axes = if runtime == XLA { xla::sharers(mesh) } else { vec![&mesh.tp, &mesh.cp, &mesh.pp] };
+    let axes = match runtime {
+        runtime if runtime == XLA => xla::sharers(mesh),
+        runtime if runtime == TORCH_XLA => vec![&mesh.expert, &mesh.tensor],
+        _ => vec![&mesh.tp, &mesh.cp, &mesh.pp],
+    };
     let mut sizes = axes.into_iter().map(|at| at.as_ref().map_or(Some(1), |at| u64::try_from(*at.get_ref()).ok()));
     // A degree may be any number here: it is checked against its bounds where the mesh is read.
     let model = sizes.try_fold(1u64, |all, size| all.checked_mul(size?)).filter(|&size| size > 0)?;

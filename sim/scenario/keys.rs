@@ -16,6 +16,7 @@ mod ranks;
 mod readers;
 mod row;
 mod small;
+mod torch_xla;
 mod trained;
 mod training;
 pub mod words;
@@ -40,7 +41,7 @@ const TOP: Table = Table {
 };
 
 /// All tables, in the order that people write them.
-pub const TABLES: [&Table; 32] = [
+pub const TABLES: [&Table; 33] = [
     &TOP,
     &job::TOPOLOGY_KEYS,
     &job::MODEL_KEYS,
@@ -53,6 +54,7 @@ pub const TABLES: [&Table; 32] = [
     &small::INTERNEVO_KEYS,
     &small::NANOTRON_KEYS,
     &xla::XLA_KEYS,
+    &torch_xla::TORCH_XLA_KEYS,
     &zero::ZERO_KEYS,
     &pytorch::FSDP_KEYS,
     &pytorch::FSDP1_KEYS,

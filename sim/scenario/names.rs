@@ -29,3 +29,6 @@ pub(super) const NANOTRON: &str = "nanotron";
 
 /// XLA on TPUs.
 pub(super) const XLA: &str = "xla";
+
+/// PyTorch on XLA.
+pub(super) const TORCH_XLA: &str = "torch_xla";

@@ -7,7 +7,7 @@ use crate::near::nearest;
 
 impl Runtime {
     /// All runtimes: the registry.
-    pub const ALL: [Runtime; 10] = [
+    pub const ALL: [Runtime; 11] = [
         train::FSDP2,
         train::FSDP1,
         train::DDP,
@@ -18,6 +18,7 @@ impl Runtime {
         internevo::INTERNEVO,
         nanotron::NANOTRON,
         xla::XLA,
+        xla::TORCH_XLA,
     ];
 
     /// The runtime that a scenario names so.
@@ -41,6 +42,11 @@ impl Runtime {
     /// Whether every device has the whole model as PyTorch made it.
     pub(super) fn keeps_whole(self) -> bool {
         self == names::SINGLE_DEVICE || self == names::DDP
+    }
+
+    /// Whether its meshes have XLA's axes, and its step is one program.
+    pub(crate) fn is_compiled(self) -> bool {
+        self == names::XLA || self == names::TORCH_XLA
     }
 
     /// Whether it trains modules that predict tokens further ahead.

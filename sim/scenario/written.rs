@@ -18,6 +18,7 @@ mod nanotron;
 mod ranks;
 mod readings;
 mod sharding;
+mod torch_xla;
 mod trained;
 mod xla;
 mod zero;
@@ -43,6 +44,7 @@ pub use readings::Readings;
 pub use sharding::{
     BackwardPrefetch, CommHook, Ddp, Fsdp, Fsdp1, Override, Reshard, ReshardAfterBackward, ReshardMoment, Unit, Wrap,
 };
+pub use torch_xla::{TorchAttention, TorchPrecision, TorchXla};
 pub use trained::{BaseWeights, Lora, LoraCode, Part, Trained};
 pub use xla::{Eight, ExpertExchange, Moment, Xla, XlaAttention};
 pub use zero::{Device as ZeroDevice, OffloadOptimizer, OffloadParam, Zero};
@@ -82,8 +84,10 @@ pub struct Scenario {
     pub internevo: Option<Spanned<InternEvo>>,
     /// What only nanotron has.
     pub nanotron: Option<Spanned<Nanotron>>,
-    /// What only XLA has.
+    /// What XLA has.
     pub xla: Option<Spanned<Xla>>,
+    /// What only PyTorch/XLA has.
+    pub torch_xla: Option<Spanned<TorchXla>>,
     /// What only DeepSpeed's ZeRO has.
     pub zero: Option<Spanned<Zero>>,
     /// Types.

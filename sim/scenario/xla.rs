@@ -28,8 +28,10 @@ mod gpu;
 mod mesh;
 mod pipeline;
 mod rules;
+mod torch;
 
 pub(super) use mesh::sharers;
+pub(super) use torch::TORCH_XLA;
 
 /// XLA SPMD, on TPUs and on GPUs.
 pub(super) const XLA: Runtime = Runtime(&Entry {
@@ -152,6 +154,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         run: run(reader, table)?,
         host_syncs: reader.count_or("xla.host_syncs_per_step", syncs, 0, MOST_SMALL, 0)? as u32,
         hbm: if on_gpus { gpu::pool(reader, table, topology)? } else { topology.chip.memory },
+        torch: None,
         model,
     };
     let (attention, blocks) = match on_gpus {

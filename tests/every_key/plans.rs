@@ -15,6 +15,8 @@ pub fn name(plan: &str) -> String {
 
 const TPU: &str = "runtime = \"xla\"\n[topology]\nname = \"tpu-v6e\"\nslice = \"2x2\"\n[model]\nname = \"llama-3.1-8b\"\nlayers = 2\n[mesh]\n\
                    fsdp = 4\n[batch]\nsequence = 4096\n";
+const TORCH_XLA: &str = "runtime = \"torch_xla\"\n[topology]\nname = \"tpu-v6e\"\nslice = \"2x2\"\n[model]\nname = \"llama-3.1-8b\"\nlayers = 2\n[mesh]\n\
+                   fsdp = 4\n[batch]\nsequence = 4096\naccumulation = 2\n";
 const INTERNEVO: &str = "runtime = \"internevo\"\n[topology]\nname = \"a100-sxm-80gb\"\nnodes = 1\n[model]\nname = \"internlm-7b\"\nlayers = 2\n[mesh]\ndp = 8\n\
          [batch]\nsequence = 2048\naccumulation = 2\n";
 
@@ -154,6 +156,7 @@ pub fn plans() -> Vec<String> {
         add(&replaced(TPU, &[("name = \"tpu-v6e\"", "name = \"h100-sxm-80gb\""), ("slice = \"2x2\"", "chips = 4")]), &[]),
         add(TPU, &[
             "xla.remat_policy = 'custom'", "mesh.fsdp = 2, mesh.pipeline = 2, batch.micro = 2, model.layers = 8, xla.num_layers_per_pipeline_stage = 2","mesh.fsdp = 2, mesh.tensor = 2", "xla.attention = 'dot_product'", "xla.scan_layers = false", "mesh.fsdp = 2, mesh.pipeline = 2, batch.micro = 2, model.layers = 4, xla.num_pipeline_repeats = 2", "topology.slices = 2"]),
+        add(TORCH_XLA, &["torch_xla.attention = 'flash'", "torch_xla.attention = 'eager', mesh.fsdp = 2, mesh.tensor = 2", "batch.accumulation = 1", "mesh.fsdp = 1, mesh.data = 4"]),
         add(&experts(TPU), &["mesh.fsdp = 2, mesh.expert = 2, xla.capacity_factor = 1.0"]),
     ].concat()
 }

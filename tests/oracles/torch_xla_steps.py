@@ -510,12 +510,36 @@ def compile_(folder, name):
         json.dump(row, open(f"{out}/row.json", "w"), indent=1)
         print(json.dumps({k: v for k, v in row.items() if k != "case"}), flush=True)
 
+def scenario(c):
+    """The step as a scenario of this program has it; none for what no scenario says (fp32 matmuls, one graph of several)."""
+    if c["precision"] == "fp32" or c["part"] == "first": return None
+    axes = {"fsdp": "fsdp", "data": "data", "model": "tensor", "tensor": "tensor", "expert": "expert"}
+    sizes = {axes[name]: size for name, size in zip(c["names"], c["mesh"])}
+    replicas = sizes.get("data", 1) * sizes.get("fsdp", 1)
+    flag = lambda b: str(bool(b)).lower()
+    if c["experts"]:
+        config = dict(model_type="mixtral", hidden_size=c["d"], num_attention_heads=c["h"], num_key_value_heads=c["kv"], num_hidden_layers=c["L"], intermediate_size=c["ff"],
+                      vocab_size=c["V"], num_local_experts=c["experts"], num_experts_per_tok=c["top_k"], rms_norm_eps=1e-5, rope_theta=5e5, hidden_act="silu")
+        model = "config = { " + ", ".join(f"{k} = {json.dumps(v)}" for k, v in config.items()) + " }\n"
+    else:
+        words = dict(layers="L", hidden="d", heads="h", kv_heads="kv", ffn="ff", vocab="V")
+        model = 'name = "llama-3.1-8b"\n' + "".join(f"{k} = {c[v]}\n" for k, v in words.items())
+    text = f'runtime = "torch_xla"\n[topology]\nname = "tpu-v6e"\nslice = "{c["topo"]}"\n[model]\n{model}[mesh]\n'
+    text += "".join(f"{axis} = {size}\n" for axis, size in sizes.items())
+    text += f'[batch]\nsequence = {c["S"]}\nmicro = {max(1, c["batch"] // replicas)}\naccumulation = {c["accumulate"]}\n[torch_xla]\n'
+    text += f'attention = "{c["attention"]}"\nprecision = "{"bfloat16" if c["precision"] == "bf16" else "autocast"}"\n'
+    text += f'gradient_checkpointing = {flag(c["remat"])}\nclip_grad_norm = {flag(c["clip"])}\n'
+    if c["accumulate"] > 1: text += f'sync_every_micro_batch = {flag(c["accumulate_sync"])}\n'
+    if c["experts"]: text += f'[xla]\ncapacity_factor = {c["capacity"]}\n'
+    return text
+
 def table(folder, to):
     rows = [json.load(open(f)) for name in CASES if name != "tiny" and os.path.exists(f := f"{folder}/{name}/row.json")]
     for row in rows:
         row.update(counts(open(f"{folder}/{row['name']}/compiled.txt").read()))
         f = f"{folder}/{row['name']}/host.json"
         if os.path.exists(f): row["host"] = json.load(open(f))
+        if text := scenario(CASES[row["name"]]): row["scenario"] = text
     open(to, "w").write("[\n" + ",\n".join(" " + json.dumps(r) for r in rows) + "\n]\n")
 
 if __name__ == "__main__":

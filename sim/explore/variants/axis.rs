@@ -71,7 +71,7 @@ pub(super) fn find(asked: &str, scenario: &Scenario) -> Option<Result<&'static A
 impl Axis {
     /// As a runtime's scenarios write it, without its table.
     pub(super) fn name(&self, runtime: Runtime) -> &'static str {
-        if runtime == "xla" { self.compiled } else { self.name }
+        if runtime.is_compiled() { self.compiled } else { self.name }
     }
 
     fn key(&self, runtime: Runtime) -> String {
@@ -94,7 +94,7 @@ impl Axis {
 
     /// Whether its ranks are others than data-parallel ones. But for XLA, experts are spread over ranks that are both.
     pub(super) fn tiles(&self, runtime: Runtime) -> bool {
-        runtime == "xla" || !self.spreads_experts()
+        runtime.is_compiled() || !self.spreads_experts()
     }
 
     /// The powers of two that divide what the other axes leave. Of those at the end that are refused, only the first is shown.
@@ -102,7 +102,7 @@ impl Axis {
         let key = self.key(scenario.runtime);
         let left = rest(draft, scenario).unwrap_or(1);
         let tiles = match scenario.job.model().experts().filter(|_| self.spreads_experts()) {
-            Some(experts) if scenario.runtime == "xla" => common(experts.count, left * size(draft, &key)),
+            Some(experts) if scenario.runtime.is_compiled() => common(experts.count, left * size(draft, &key)),
             Some(experts) => common(experts.count, u64::from(scenario.topology.chips())),
             None => left * size(draft, &key),
         };

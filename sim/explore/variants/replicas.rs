@@ -19,7 +19,7 @@ struct Axes {
 fn axes(runtime: Runtime) -> Axes {
     let split = ["mesh.tp", "mesh.cp", "mesh.pp"].as_slice();
     match runtime.written() {
-        "xla" => Axes {
+        "xla" | "torch_xla" => Axes {
             model: &["mesh.tensor", "mesh.context", "mesh.pipeline", "mesh.expert", "mesh.fsdp_transpose"],
             shard: "mesh.fsdp",
             replicate: Some("mesh.data"),

@@ -66,13 +66,14 @@ pub(super) fn all(scenario: &Scenario) -> Vec<(Vec<About>, Change)> {
 /// What the changes are about that `windtunnel run` tries, by the keys that they set.
 fn about(change: &Change) -> Vec<About> {
     let has = |words: &[&str]| change.keys().any(|(key, _)| words.iter().any(|word| key.contains(word)));
-    let cases: [(&[&str], &[About]); 6] = [
-        (&["remat", "recompute", "activation_checkpointing"], &[About::Recompute]),
+    let cases: [(&[&str], &[About]); 7] = [
+        (&["remat", "recompute", "activation_checkpointing", "gradient_checkpointing"], &[About::Recompute]),
         (&["virtual_stages"], &[About::Bubble]),
         (&["compile.", "loss.", "optimizer."], &[About::Memory, About::Host]),
         (&["reshard_after_forward", "dp_", "zero.stage", "overlap"], &[About::Exchanges]),
         (&["mesh.tp", "mesh.pp", "tensor_parallel"], &[About::Exchanges, About::Bubble]),
-        (&["expandable_segments"], &[About::Host]),
+        (&["expandable_segments", "sync_every_micro_batch"], &[About::Host]),
+        (&["torch_xla.attention"], &[About::Attention, About::Repeated, About::Beyond]),
     ];
     let known = cases.into_iter().find(|(words, _)| has(words));
     known.map_or(vec![About::Work], |(_, about)| about.to_vec())
@@ -97,18 +98,19 @@ fn xla(scenario: &Scenario, plan: &XlaPlan) -> Vec<(Vec<About>, Change)> {
         let change = Change::set("mesh.data", 1).and(Change::set("mesh.fsdp", size(mesh.fsdp * mesh.data)));
         list.push((vec![About::Axis("data"), About::Memory], change));
     }
-    if mesh.experts_only {
+    if mesh.experts_only && plan.torch.is_none() {
         let whole = Change::remove("mesh.logical_axis_rules").and(Change::set("mesh.expert", 1));
         let change = whole.and(Change::set("mesh.fsdp", size(mesh.fsdp * mesh.expert)));
         list.push((vec![About::Repeated, About::Axis("expert")], change));
     }
-    if plan.capacity_factor.is_some() && mesh.expert == 1 {
+    if plan.capacity_factor.is_some() && mesh.expert == 1 && plan.torch.is_none() {
         list.push((vec![About::Beyond, About::Memory, About::Axis("tensor")], Change::remove("xla.capacity_factor")));
     }
     if plan.host_syncs > 0 {
         list.push((vec![About::Host], Change::set("xla.host_syncs_per_step", 0)));
     }
-    if plan.attention == Attention::DotProduct {
+    // PyTorch/XLA's other kernels are among the changes that `windtunnel run` tries.
+    if plan.attention == Attention::DotProduct && plan.torch.is_none() {
         list.push((vec![About::Attention], Change::set("xla.attention", "flash")));
     }
     if plan.gpu().is_none() && plan.compiler_flags.is_empty() {

@@ -22,6 +22,8 @@ pub enum Kind {
     Linear(usize),
     /// Rotary embedding, in fp32.
     Rope,
+    /// Keys or values once for each head that reads them (`repeat_kv`).
+    Repeat,
     /// Attention.
     Attention(AttentionShape),
     /// The residual sum.
@@ -62,7 +64,7 @@ impl Op {
             Kind::Dispatch(_) => self.inputs[1..].to_vec(),
             Kind::Combine(_) | Kind::Unsort => self.inputs.clone(),
             Kind::Attention(_) => self.inputs.iter().copied().chain([self.output]).collect(),
-            Kind::Rope | Kind::Add | Kind::Sort | Kind::Send => vec![],
+            Kind::Rope | Kind::Repeat | Kind::Add | Kind::Sort | Kind::Send => vec![],
         }
     }
 
@@ -82,6 +84,8 @@ pub struct Named {
     pub rows: u64,
     /// Numbers of a row.
     pub width: u64,
+    /// Bytes of a number.
+    pub element: u64,
 }
 
 impl Named {
@@ -170,12 +174,19 @@ impl Block {
         // What a chip holds of the numbers between the halves of a block.
         let stream = job.stream();
         let input = block.tensor(Some("decoder_layer_input"), stream);
+        block.tensors[input].element = job.residual();
         let normed = block.norm_of(input, (stream, width));
         let [query, key, value] = match mixer {
             Mixer::Attention(attention) => block.heads(normed, (model, attention), (q, kv)),
             Mixer::Latent(latent) => block.latent(normed, (width, heads), latent),
             Mixer::Mamba2(_) | Mixer::GatedDelta(_) | Mixer::None => unreachable!("other mixers are refused under XLA"),
         };
+        let repeats = job.torch.is_some() && kv < q;
+        let [key, value] = match repeats {
+            true => [key, value].map(|tensor| block.op(Kind::Repeat, &[tensor], None, q)),
+            false => [key, value],
+        };
+        let kv_heads = if repeats { heads } else { kv_heads };
         // Of latent attention: the mean of what scores and values are computed over, and the values' own width.
         let (head_dim, made) = match mixer {
             Mixer::Attention(attention) => (attention.head_dim, q),
@@ -187,8 +198,8 @@ impl Block {
         let context = u64::from(job.mesh.context);
         let shape = AttentionShape {
             batch: job.batch,
-            heads: heads / context,
-            kv_heads: (kv_heads / context).max(1),
+            heads: job.same_heads() * heads / context,
+            kv_heads: (job.same_heads() * kv_heads / context).max(1),
             queries: job.seq,
             keys: job.seq,
             head_dim,
@@ -412,12 +423,15 @@ impl Block {
     }
 
     fn tensor(&mut self, name: Option<&'static str>, width: u64) -> Tensor {
-        self.tensors.push(Named { name, rows: self.rows, width });
+        self.tensors.push(Named { name, rows: self.rows, width, element: 2 });
         self.tensors.len() - 1
     }
 
     fn op(&mut self, kind: Kind, inputs: &[Tensor], name: Option<&'static str>, width: u64) -> Tensor {
         let output = self.tensor(name, width);
+        if kind == Kind::Add {
+            self.tensors[output].element = self.tensors[inputs[0]].element;
+        }
         self.ops.push(Op { kind, inputs: inputs.to_vec(), output });
         output
     }

@@ -37,6 +37,7 @@ impl XlaPlan {
                 self.quantization.is_some(),
                 Refusal::new("step-quantised", "linears in eight bits").on("xla.quantization"),
             ),
+            (self.torch.is_some(), Refusal::new("step-torch-xla", "PyTorch/XLA's: give its own program, by --program")),
             (
                 self.accumulation > 1,
                 Refusal::new(

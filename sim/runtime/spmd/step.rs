@@ -6,6 +6,7 @@ mod backward;
 mod forward;
 mod gpu;
 mod head;
+mod lookup;
 mod moves;
 mod optimizer;
 mod pipeline;
@@ -16,9 +17,10 @@ mod weights;
 
 use std::collections::BTreeMap;
 
+use super::block::Kind;
 use super::room::Room;
 use super::tape::{CORE, STAGES, UNITS, Value};
-use crate::plan::xla::XlaPlan;
+use crate::plan::xla::{Policy, XlaPlan};
 use crate::program::builder::Section;
 use crate::program::{Budget, Builder, Category, Discipline, Dispatch, Pass, Program};
 use crate::runtime::optimizer::param::elements;
@@ -57,12 +59,36 @@ pub(super) fn program((job, budget): (&XlaPlan, &Budget), room: Room) -> Program
     step.arguments(&mut program);
     step.run();
     program.section(Section::Step);
+    if job.torch.is_some() {
+        trace(&step, &mut program);
+    }
     super::emit::emit(&step.tape, &mut program);
     for _ in 0..job.host_syncs {
         program.wait_for_host(CORE);
         program.host(Dispatch::Synchronize, 1);
     }
     program.finish()
+}
+
+/// PyTorch/XLA runs the Python of every step, which writes its operators down, and hands the graph over. The host is through with it
+/// before the chip begins, and begins the next one while the chip is busy.
+fn trace(step: &Step<'_>, program: &mut Builder) {
+    let job = step.job;
+    let blocks = job.model.layers.count() as u32;
+    let again = if job.remat == Policy::None { 0 } else { blocks };
+    let tensors = |variant: &usize| {
+        let block = &step.variants[*variant].block;
+        block.weights.len() + block.ops.iter().filter(|op| op.kind == Kind::Norm).count()
+    };
+    // The embedding, the last norm and the head besides.
+    let around = if job.model.tied_head { 2 } else { 3 };
+    let parameters = step.variant_of.iter().map(tensors).sum::<usize>() as u32 + around;
+    for _ in 0..job.accumulation {
+        program.host(Dispatch::LazyForward, blocks + again);
+        program.host(Dispatch::LazyBackward, blocks);
+        program.host(Dispatch::LazySync, blocks);
+    }
+    program.host(Dispatch::LazyParameter, parameters);
 }
 
 /// Regions of blocks: those of a stage, in a pipeline, then those that are in none.
@@ -89,7 +115,12 @@ impl Step<'_> {
             program.alloc(Bytes(bytes), CORE, Category::OptimizerState, name);
         }
         if self.job.multi_steps && self.job.accumulation > 1 {
-            program.alloc(Bytes(FULL * elements(&params)), CORE, Category::OptimizerState, "acc_grads");
+            let (element, name) = match self.job.torch {
+                // Whole on each chip: no spec is written on what a graph leaves behind.
+                Some(_) => (self.full() * u64::from(self.job.mesh.shards()), "gradients between graphs"),
+                None => (FULL, "acc_grads"),
+            };
+            program.alloc(Bytes(element * elements(&params)), CORE, Category::OptimizerState, name);
         }
         let batch = self.job.own_tokens() * if self.job.multi_steps { 1 } else { u64::from(self.job.accumulation) };
         program.alloc(Bytes(2 * 4 * batch), CORE, Category::Buffer, "inputs, targets");
@@ -105,7 +136,10 @@ impl Step<'_> {
                     self.add_up();
                     self.accumulated();
                     if part + 1 < parts {
-                        self.optimizer();
+                        // optax has its inner optimizer run, and keeps what it makes in the last alone.
+                        if self.job.torch.is_none() {
+                            self.optimizer();
+                        }
                         self.forget();
                     }
                 }

@@ -6,7 +6,7 @@ use toml::Value;
 use crate::runtime::Plan;
 use crate::runtime::fsdp::{Reshard, Version};
 use crate::runtime::megatron::{Recompute, Split};
-use crate::runtime::spmd::Policy;
+use crate::runtime::spmd::{Attention, Policy};
 use crate::runtime::train::{Checkpoint, TorchPlan};
 use crate::scenario::{Change, Scenario};
 
@@ -18,6 +18,12 @@ pub(crate) fn changes(scenario: &Scenario) -> Vec<Change> {
         Plan::Megatron(job) => megatron(scenario, &job.split),
         Plan::InternEvo(job) => split(scenario, &job.split),
         Plan::Nanotron(job) => split(scenario, &job.split),
+        Plan::Xla(job) if job.torch.is_some() => {
+            let keeps = (job.remat != Policy::None).then(|| Change::set("torch_xla.gradient_checkpointing", false));
+            let kernel = (job.attention == Attention::DotProduct).then(|| Change::set("torch_xla.attention", "flash"));
+            let one = job.multi_steps.then(|| Change::set("torch_xla.sync_every_micro_batch", false));
+            keeps.into_iter().chain(kernel).chain(one).collect()
+        }
         Plan::Xla(job) => {
             let others = Policy::NAMED.into_iter().filter(|(_, policy)| *policy != job.remat);
             others.map(|(name, _)| Change::set("xla.remat_policy", name)).collect()

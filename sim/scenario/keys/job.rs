@@ -1,8 +1,8 @@
 //! The machine, the model, how it is split and what a step is: tables that every framework reads.
 
 use super::readers::{
-    ALL, ALL_BUT_ZERO_AND_XLA, CUDA, CUDA_BUT_DDP, DDP, INTERNEVO, MEGATRON, NANOTRON, OTHERS, PACKED, PYTORCH,
-    PYTORCH_BUT_DDP, PYTORCH_OR_MEGATRON, REPLICAS, STAGES, XLA, ZERO,
+    ALL, ALL_BUT_ZERO_AND_XLA, COMPILED, CUDA, CUDA_BUT_DDP, DDP, INTERNEVO, MEGATRON, NANOTRON, OTHERS, PACKED,
+    PYTORCH, PYTORCH_BUT_DDP, PYTORCH_OR_MEGATRON, REPLICAS, STAGES, TORCH_XLA, XLA, ZERO,
 };
 use super::row::Choice::{With, Word};
 use super::row::Kind::{Choice, Count, Flag, List, Number, Other, Quantity, Text};
@@ -14,7 +14,7 @@ pub(super) const TOPOLOGY_KEYS: Table = Table {
     help: "The machine.",
     group: Group::Hardware,
     owner: None,
-    instead: &[(XLA, "a TPU is rented as slices: write topology.slice")],
+    instead: &[(COMPILED, "a TPU is rented as slices: write topology.slice")],
     keys: &[
         Key::new("name", Text, ALL, "A shipped name, or the path of a topology file."),
         Key::new("nodes", Count(Some((1, 1 << 17))), ALL, "Nodes of the machine, of GPUs."),
@@ -121,6 +121,7 @@ pub(super) const MESH_KEYS: Table = Table {
             XLA,
             "axes here are pipeline, data, fsdp, fsdp_transpose, context, expert, tensor, and the same over slices, such as dcn_data",
         ),
+        (TORCH_XLA, "axes here are data, fsdp, expert and tensor, and dcn_data over slices"),
     ],
     keys: &[
         Key::new("dp_shard", Count(Some((1, 1 << 17))), PYTORCH_BUT_DDP, "Ranks over which parameters are sharded."),
@@ -137,11 +138,11 @@ pub(super) const MESH_KEYS: Table = Table {
             "Expert-parallel ranks: each holds its share of the experts.",
         ),
         Key::new("etp", Count(Some((1, 1 << 17))), MEGATRON, "Tensor-parallel ranks within an expert."),
-        Key::new("data", Count(Some((1, 1 << 17))), XLA, "Replicas in a slice."),
+        Key::new("data", Count(Some((1, 1 << 17))), COMPILED, "Replicas in a slice."),
         Key::new(
             "fsdp",
             Count(Some((1, 1 << 17))),
-            XLA,
+            COMPILED,
             "Chips over which weights are sharded, on their embedding dimension.",
         ),
         Key::new(
@@ -151,8 +152,8 @@ pub(super) const MESH_KEYS: Table = Table {
             "Chips over which an MLP's weights are sharded on their width, and gathered.",
         ),
         Key::new("context", Count(Some((1, 1 << 17))), XLA, "Chips that share a sequence."),
-        Key::new("expert", Count(Some((1, 1 << 17))), XLA, "Chips over which experts are sharded."),
-        Key::new("tensor", Count(Some((1, 1 << 17))), XLA, "Chips over which heads and an MLP's width are split."),
+        Key::new("expert", Count(Some((1, 1 << 17))), COMPILED, "Chips over which experts are sharded."),
+        Key::new("tensor", Count(Some((1, 1 << 17))), COMPILED, "Chips over which heads and an MLP's width are split."),
         Key::new("pipeline", Count(Some((1, 1 << 17))), XLA, "Stages of a pipeline within a slice."),
         Key::new(
             "dcn_pipeline",
@@ -160,7 +161,7 @@ pub(super) const MESH_KEYS: Table = Table {
             XLA,
             "Stages of a pipeline over slices: each stage is a slice.",
         ),
-        Key::new("dcn_data", Count(Some((1, 1 << 17))), XLA, "Replicas over slices: each is a slice."),
+        Key::new("dcn_data", Count(Some((1, 1 << 17))), COMPILED, "Replicas over slices: each is a slice."),
         Key::new(
             "dcn_fsdp",
             Count(Some((1, 1 << 17))),
@@ -217,6 +218,7 @@ pub(super) const PIPELINE_KEYS: Table = Table {
         (ZERO, "its pipelines are runtime = \"deepspeed\": remove the table"),
         (INTERNEVO, "InternEvo v0.1 has no pipelines: remove the table"),
         (NANOTRON, "write nanotron.pp_engine = \"1f1b\" or \"afab\""),
+        (TORCH_XLA, "a model is not split into stages there: remove the table"),
         (XLA, "write mesh.pipeline, and xla.num_pipeline_microbatches"),
     ],
     keys: &[
@@ -273,7 +275,7 @@ pub(super) const BATCH_KEYS: Table = Table {
         (ZERO, "zero.stage says when gradients are reduced: remove the key"),
         (INTERNEVO, "gradients are reduced in the last micro-batch: remove the key"),
         (NANOTRON, "gradients are reduced with the last micro-batch: remove the key"),
-        (XLA, "write batch.micro: sequences on each chip"),
+        (COMPILED, "write batch.micro: sequences on each chip"),
     ],
     keys: &[
         Key::new("sequence", Count(Some((1, 1 << 26))), ALL, "Tokens per sequence."),
@@ -300,7 +302,7 @@ pub(super) const BATCH_KEYS: Table = Table {
             "How long the documents are that are packed into a sequence, with attention that stays inside each. Without the key attention sees the whole sequence.",
         )
         .instead(&[
-            (XLA, "masks by segment hide no block that is computed: remove batch.documents"),
+            (COMPILED, "masks by segment hide no block that is computed: remove batch.documents"),
             (OTHERS, "a mask by document is simulated under fsdp2, fsdp1, ddp, single_device and megatron: remove batch.documents"),
         ]),
         Key::new(
@@ -335,7 +337,7 @@ pub(super) const TENSOR_PARALLEL_KEYS: Table = Table {
             "the loss is always taken of split words: remove the key",
         ),
         (ZERO, "its ranks share data and sequences: remove the table"),
-        (XLA, "the compiler places what tensor parallelism exchanges: write mesh.tensor"),
+        (COMPILED, "the compiler places what tensor parallelism exchanges: write mesh.tensor"),
     ],
     keys: &[
         Key::new(
@@ -368,6 +370,7 @@ pub(super) const PRECISION_KEYS: Table = Table {
         (ZERO, "parameters are bf16, what is stepped fp32: remove the key"),
         (INTERNEVO, "parameters that are stepped are kept in fp32: remove the key"),
         (NANOTRON, "gradients and what is stepped are in fp32: remove the key"),
+        (TORCH_XLA, "write torch_xla.precision = \"autocast\" or \"bfloat16\""),
         (XLA, "parameters are in fp32 and computed with in bf16, as MaxText's defaults are: remove the table"),
     ],
     keys: &[

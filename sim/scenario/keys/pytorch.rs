@@ -1,7 +1,8 @@
 //! How PyTorch's own runtimes shard, compile and recompute: tables some keys of which others read.
 
 use super::readers::{
-    CUDA, DDP, FSDP, FSDP1, INTERNEVO, MEGATRON, MODULES, NANOTRON, PYTORCH, PYTORCH_BUT_DDP, XLA, ZERO,
+    COMPILED, CUDA, DDP, FSDP, FSDP1, INTERNEVO, MEGATRON, MODULES, NANOTRON, PYTORCH, PYTORCH_BUT_DDP, TORCH_XLA, XLA,
+    ZERO,
 };
 use super::row::Choice::{With, Word};
 use super::row::Kind::{Choice, Count, Flag, List, Other};
@@ -19,7 +20,7 @@ pub(super) const FSDP_KEYS: Table = Table {
         (ZERO, "what is sharded is zero.stage: remove the table"),
         (INTERNEVO, "its optimizer states are sharded over internevo.zero1 replicas"),
         (NANOTRON, "write nanotron.zero_stage = 1 to share optimizer states"),
-        (XLA, "nothing is wrapped, resharded or prefetched here: the compiler gathers weights; write mesh.fsdp"),
+        (COMPILED, "nothing is wrapped, resharded or prefetched here: the compiler gathers weights; write mesh.fsdp"),
     ],
     keys: &[
         Key::new(
@@ -110,7 +111,7 @@ pub(super) const FSDP1_KEYS: Table = Table {
         (ZERO, "what is sharded is zero.stage: remove the table"),
         (INTERNEVO, "its optimizer states are sharded over internevo.zero1 replicas"),
         (NANOTRON, "write nanotron.zero_stage = 1 to share optimizer states"),
-        (XLA, "nothing is wrapped here: the compiler gathers weights; write mesh.fsdp"),
+        (COMPILED, "nothing is wrapped here: the compiler gathers weights; write mesh.fsdp"),
     ],
     keys: &[
         Key::new(
@@ -205,7 +206,7 @@ pub(super) const COMPILE_KEYS: Table = Table {
         (MEGATRON, "its fusions are keys of [megatron], such as bias_activation_fusion"),
         (ZERO, "compiled blocks have no rules under its hooks: remove the table"),
         (&["internevo", "nanotron"], "nothing is compiled: remove the table"),
-        (XLA, "the whole step is compiled: remove the table"),
+        (COMPILED, "the whole step is compiled: remove the table"),
     ],
     keys: &[
         Key::new("blocks", Flag, PYTORCH_BUT_DDP, "Whether each layer is compiled on its own."),
@@ -226,7 +227,7 @@ pub(super) const FLOAT8_KEYS: Table = Table {
         (ZERO, "remove the table, or write runtime = \"fsdp2\""),
         (INTERNEVO, "its matmuls run in 16 bits: remove the table"),
         (NANOTRON, "its matmuls run in bf16: remove the table"),
-        (XLA, "remove the table: fp8 is not simulated on XLA"),
+        (COMPILED, "remove the table: fp8 is not simulated on XLA"),
     ],
     keys: &[
         Key::new(
@@ -262,6 +263,7 @@ pub(super) const ACTIVATION_CHECKPOINTING_KEYS: Table = Table {
         (ZERO, "remove the key"),
         (INTERNEVO, "write internevo.checkpoint = true"),
         (NANOTRON, "write nanotron.recompute_layer = true"),
+        (TORCH_XLA, "write torch_xla.gradient_checkpointing = true"),
         (XLA, "write xla.remat_policy = \"full\", or another of MaxText's"),
     ],
     keys: &[
@@ -319,6 +321,7 @@ pub(super) const ATTENTION_KEYS: Table = Table {
         (ZERO, "remove the key"),
         (INTERNEVO, "it is FlashAttention on packed sequences: remove the key"),
         (NANOTRON, "it is FlashAttention: remove the key"),
+        (TORCH_XLA, "write torch_xla.attention = \"sdpa\", or another"),
         (XLA, "write xla.attention = \"flash\" or \"dot_product\""),
     ],
     keys: &[

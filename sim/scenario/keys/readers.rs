@@ -15,6 +15,7 @@ pub(super) const ALL: &[&str] = &[
     "internevo",
     "nanotron",
     "xla",
+    "torch_xla",
 ];
 
 /// All on GPUs but DeepSpeed's ZeRO and PyTorch's `DistributedDataParallel`.
@@ -78,11 +79,18 @@ pub(super) const REPLICAS: &[&str] = &["megatron", "deepspeed", "deepspeed-zero"
 /// Those that can split a model into stages.
 pub(super) const STAGES: &[&str] = &["fsdp2", "fsdp1", "single_device", "megatron", "deepspeed", "nanotron"];
 
-/// XLA.
+/// JAX on XLA.
 pub(super) const XLA: &[&str] = &["xla"];
+
+/// PyTorch on XLA.
+pub(super) const TORCH_XLA: &[&str] = &["torch_xla"];
+
+/// Both.
+pub(super) const COMPILED: &[&str] = &["xla", "torch_xla"];
 
 /// DeepSpeed's ZeRO.
 pub(super) const ZERO: &[&str] = &["deepspeed-zero"];
 
 /// All but PyTorch's own runtimes.
-pub(super) const OTHERS: &[&str] = &["megatron", "deepspeed", "deepspeed-zero", "internevo", "nanotron", "xla"];
+pub(super) const OTHERS: &[&str] =
+    &["megatron", "deepspeed", "deepspeed-zero", "internevo", "nanotron", "xla", "torch_xla"];

@@ -1,7 +1,8 @@
 //! The loss, the optimizer, the loop and what PyTorch's versions differ in: tables some keys of which others read.
 
 use super::readers::{
-    ALL, CLIPS, CUDA, DDP, INTERNEVO, MEGATRON, MODULES, NANOTRON, OTHERS, PYTORCH, PYTORCH_BUT_DDP, STEPS, XLA, ZERO,
+    ALL, CLIPS, COMPILED, CUDA, DDP, INTERNEVO, MEGATRON, MODULES, NANOTRON, OTHERS, PYTORCH, PYTORCH_BUT_DDP, STEPS,
+    TORCH_XLA, XLA, ZERO,
 };
 use super::row::Choice::Word;
 use super::row::Kind::{Choice, Count, Flag, Number, Other, Text};
@@ -19,6 +20,7 @@ pub(super) const LOSS_KEYS: Table = Table {
         (ZERO, "the module computes its loss itself, so logits go with it: remove the key"),
         (INTERNEVO, "it is flash-attention's cross-entropy: remove the table"),
         (NANOTRON, "it is its own cross-entropy over split words: remove the table"),
+        (TORCH_XLA, "it is F.cross_entropy over logits in fp32: remove the table"),
         (XLA, "write xla.num_vocab_tiling to take the loss in parts"),
     ],
     keys: &[
@@ -76,6 +78,7 @@ pub(super) const OPTIMIZER_KEYS: Table = Table {
         (ZERO, "the optimizer steps one flat tensor when all gradients are there: remove the key"),
         (INTERNEVO, "it is torch's AdamW under HybridZeroOptimizer, which clips: remove the table"),
         (NANOTRON, "it is AdamW in one kernel on parameters in fp32, and clips: remove the table"),
+        (TORCH_XLA, "it is torch.optim.AdamW; write torch_xla.clip_grad_norm"),
         (XLA, "of optax's optimizers only the name is stated here; write xla.gradient_clipping and xla.mu_dtype"),
     ],
     keys: &[
@@ -136,7 +139,7 @@ pub(super) const LOOP_KEYS: Table = Table {
         (ZERO, "its engine reads numbers back itself: remove the table"),
         (INTERNEVO, "its loop drains the device where its timers start and stop: remove the table"),
         (NANOTRON, "its loop takes the time after a barrier: remove the table"),
-        (XLA, "write xla.host_syncs_per_step"),
+        (COMPILED, "write xla.host_syncs_per_step"),
     ],
     keys: &[
         Key::new(
@@ -166,6 +169,7 @@ pub(super) const FRAMEWORK_KEYS: Table = Table {
         (ZERO, "remove the key"),
         (INTERNEVO, "its modules are InternLM's: remove the key"),
         (NANOTRON, "its modules are its own: remove the key"),
+        (TORCH_XLA, "remove the table: it is torch_xla 2.9, compiled whole"),
         (XLA, "remove the table: it is MaxText's model, compiled whole"),
     ],
     keys: &[
@@ -262,7 +266,7 @@ pub(super) const MEMORY_KEYS: Table = Table {
     owner: None,
     instead: &[
         (DDP, "it is of parameters that fully_shard has sharded: remove the key"),
-        (XLA, "the compiler gives every buffer its place: there is no allocator to set"),
+        (COMPILED, "the compiler gives every buffer its place: there is no allocator to set"),
     ],
     keys: &[
         Key::new("expandable_segments", Flag, CUDA, "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`."),

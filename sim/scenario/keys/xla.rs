@@ -1,6 +1,6 @@
 //! The table of the SPMD lane.
 
-use super::readers::XLA;
+use super::readers::{COMPILED, XLA};
 use super::row::Choice::Word;
 use super::row::Kind::{Choice, Count, Flag, List, Number, Text};
 use super::row::{Group, Key, Table};
@@ -149,7 +149,7 @@ pub(super) const XLA_KEYS: Table = Table {
         Key::new(
             "flags",
             List(&[]),
-            XLA,
+            COMPILED,
             "On TPUs flags of `LIBTPU_INIT_ARGS`, such as `xla_tpu_scoped_vmem_limit_kib=98304`, and groups of them by the names of MaxText's `benchmarks/xla_flags_library.py`; on GPUs flags of `XLA_FLAGS`, such as `xla_gpu_enable_pipelined_all_gather=true`.",
         ),
         Key::new(
@@ -173,7 +173,7 @@ pub(super) const XLA_KEYS: Table = Table {
         Key::new(
             "capacity_factor",
             Number,
-            XLA,
+            COMPILED,
             "`capacity_factor` of experts, with `megablox` and `sparse_matmul` off.",
         ),
         Key::new(
@@ -263,15 +263,15 @@ pub(super) const XLA_KEYS: Table = Table {
         Key::new(
             "steps",
             Count(Some((1, 1 << 40))),
-            XLA,
+            COMPILED,
             "`steps`: steps of the run, over which the time to compile is divided.",
         ),
-        Key::new("shapes", Count(Some((1, 1 << 16))), XLA, "Shapes of batches in the run, each compiled once."),
-        Key::new("persistent_cache", Flag, XLA, "Whether an earlier run filled the persistent cache."),
+        Key::new("shapes", Count(Some((1, 1 << 16))), COMPILED, "Shapes of batches in the run, each compiled once."),
+        Key::new("persistent_cache", Flag, COMPILED, "Whether an earlier run filled the persistent cache."),
         Key::new(
             "host_syncs_per_step",
             Count(Some((0, 1 << 16))),
-            XLA,
+            COMPILED,
             "Reads of the device's numbers that the loop waits for in each step.",
         ),
     ],

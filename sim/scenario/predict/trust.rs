@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::class::Class;
 use crate::cost::{Basis, Cost};
 use crate::engine::Timeline;
-use crate::program::{Collective, Dispatch, MemoryKind, Work};
+use crate::program::{Collective, Dispatch, Instr, MemoryKind, Work};
 
 /// Costs that err together, because one section of the profile answers for them. Matmuls and attention share the clock
 /// under the power limit, which is most of what is not known about them.
@@ -63,7 +63,9 @@ pub(super) fn trust(classes: &[Class], timeline: &Timeline, stall: Cost) -> (f64
     for (index, cost) in evidence.exchanges.iter().enumerate() {
         add(Family::Collective(Collective::SendRecv.family()), busy.exchange_exposed[index].seconds(), cost);
     }
-    add(Family::Launches, breakdown.host_bound.seconds(), &evidence.dispatch[Dispatch::EagerForward as usize]);
+    let lazy = |instr: &Instr| matches!(instr, Instr::Host { dispatch: Dispatch::LazyForward, .. });
+    let launches = if program.step.iter().any(lazy) { Dispatch::LazyForward } else { Dispatch::EagerForward };
+    add(Family::Launches, breakdown.host_bound.seconds(), &evidence.dispatch[launches as usize]);
     add(Family::Events, breakdown.waiting.seconds(), &evidence.event);
     add(Family::Allocator, stall.time.seconds(), &stall);
     let alone = timeline.step.saturating_sub(breakdown.bubble);

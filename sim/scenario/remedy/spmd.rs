@@ -1,11 +1,17 @@
 //! What a user of the SPMD lane would try first.
 
 use super::change::smaller_batches;
-use crate::runtime::spmd::{Policy, TENSORS, XlaPlan};
+use crate::runtime::spmd::{Attention, Policy, TENSORS, XlaPlan};
 use crate::scenario::{Change, Scenario};
 
 /// Changes to a job.
 pub(super) fn changes(scenario: &Scenario, job: &XlaPlan) -> Vec<Change> {
+    if job.torch.is_some() {
+        let again = (job.remat == Policy::None).then(|| Change::set("torch_xla.gradient_checkpointing", true));
+        let kernel = (job.attention == Attention::DotProduct).then(|| Change::set("torch_xla.attention", "flash"));
+        let one = job.multi_steps.then(|| Change::set("torch_xla.sync_every_micro_batch", false));
+        return again.into_iter().chain(kernel).chain(one).chain(smaller_batches(job.batch)).collect();
+    }
     let mut list = policies(scenario, job);
     let more = [4, 16].into_iter().filter(|&parts| job.vocab_tiling < parts);
     list.extend(more.map(|parts| Change::set("xla.num_vocab_tiling", parts as i64)));

@@ -2,7 +2,7 @@
 
 use super::{Block, Kind};
 use crate::model::{Activation, Gating, Norm};
-use crate::plan::xla::{Attention, XlaPlan};
+use crate::plan::xla::{Attention, Written, XlaPlan};
 
 impl Block {
     /// Bytes that an operator's derivative keeps besides what it [`needs`](Op::needs), where nothing is computed again.
@@ -14,13 +14,14 @@ impl Block {
     /// multiplies with its weight; and sums of each row. Splash attention keeps its result once more, and a sum a row and head;
     /// `silu(g)` two arrays more than its factors, the approximate GELU four, and a gate its activation's result. Attention in matmuls
     /// keeps exponentials in fp32 and probabilities in bf16; where blocks are written out and scores are in bf16, scores are enough to
-    /// make both again.
+    /// make both again. PyTorch/XLA's `scaled_dot_product_attention` keeps its softmax in fp32, and in bf16 for the matmul behind it.
     pub fn also_keeps(&self, op: usize, job: &XlaPlan) -> u64 {
         let (op, scan) = (&self.ops[op], job.scan);
         let (input, output) = (self.tensors[op.inputs[0]], self.tensors[op.output]);
         match (op.kind, job.attention) {
             (Kind::Attention(shape), Attention::DotProduct) => {
-                let element = if job.float32_scores || scan { 4 + 2 } else { 2 };
+                let sdpa = job.torch.is_some_and(|torch| torch.attention == Written::Sdpa);
+                let element = if job.float32_scores || scan || sdpa { 4 + 2 } else { 2 };
                 element * shape.batch * shape.heads * shape.queries * shape.keys
             }
             _ if !scan => 0,

@@ -17,7 +17,8 @@ impl Step<'_> {
         let sums = self.tape.value("accumulated gradients", bytes, Category::ShardedGradient);
         self.tape.kernel("broadcast", Self::memory(MemoryKind::Copy, 0, bytes), &[], &[sums]);
         self.sums = Some(sums);
-        if !self.job.half_weights {
+        // PyTorch/XLA has micro-batches one after the other in its graph, and casts where it multiplies.
+        if !self.job.half_weights && self.job.torch.is_none() {
             let model = &self.job.model;
             let tables = if model.tied_head { 1 } else { 2 };
             let numbers = tables * (self.words() * model.width).div_ceil(u64::from(self.job.mesh.shards()));
@@ -48,7 +49,8 @@ impl Step<'_> {
     /// What the sums themselves take to be read and written once a micro-batch, and the loop is ready for the next.
     pub(super) fn accumulated(&mut self) {
         let element = if self.job.multi_steps { FULL } else { self.full() };
-        let bytes = element * elements(&self.parameters());
+        let whole = if self.job.multi_steps && self.job.torch.is_some() { self.job.mesh.shards() } else { 1 };
+        let bytes = element * u64::from(whole) * elements(&self.parameters());
         let sums: Vec<_> = self.sums.into_iter().collect();
         let reads: Vec<_> = sums.iter().copied().chain(self.cast_tables).collect();
         self.tape.kernel("add", Self::memory(MemoryKind::Elementwise, bytes, bytes), &reads, &sums);

@@ -42,9 +42,29 @@ impl Step<'_> {
         all
     }
 
+    /// All heads of these tensors, from chips of the tensor axis that all multiply them, while the step waits.
+    fn gather_heads(&mut self, (reads, shape): (&[Value], AttentionShape)) -> Vec<Value> {
+        let mut all = reads.to_vec();
+        if self.job.same_heads() < 2 {
+            return all;
+        }
+        let rows = HALF * shape.batch * shape.head_dim;
+        let sizes = [shape.heads * shape.queries, shape.kv_heads * shape.keys, shape.kv_heads * shape.keys];
+        for (&read, size) in reads.iter().zip(sizes) {
+            let whole = self.tape.value("all heads", rows * size, Category::AllGatherOutput);
+            let comm = self.comm(Collective::AllGather, self.groups.tensor, rows * size);
+            let after = self.tape.now();
+            let at = self.tape.exchange(comm, (&[read], &[whole]), after);
+            self.tape.join(at);
+            all.push(whole);
+        }
+        all
+    }
+
     /// Forward, into `output`.
     pub(super) fn attend(&mut self, shape: AttentionShape, reads: &[Value], output: Value, category: Category) {
         let gathered = self.gather_sequences(reads);
+        let gathered = self.gather_heads((&gathered, shape));
         if self.tape.pass == Pass::Recompute {
             self.sequences = gathered[reads.len()..].to_vec();
         }
@@ -97,6 +117,7 @@ impl Step<'_> {
             none if none.is_empty() => self.gather_sequences(reads),
             sequences => [reads, &sequences[..]].concat(),
         };
+        let gradient = self.gather_heads((&[gradient], shape)).pop().unwrap_or(gradient);
         all.push(gradient);
         match self.job.attention {
             // One kernel, or one for queries and one for keys and values: the same matmuls but two, which the second

@@ -264,6 +264,10 @@ impl Step<'_> {
                 let work = Self::memory(MemoryKind::Norm, 2 * bytes, 0);
                 self.tape.kernel("weights backward", work, &reads, &outputs[1..]);
             }
+            Kind::Repeat => {
+                let work = Self::memory(MemoryKind::Elementwise, Self::bytes(to), bytes);
+                self.tape.kernel("repeat_kv backward", work, &reads, &outputs);
+            }
             Kind::Add => {}
         }
         let passed = if matches!(op.kind, Kind::Dispatch(_) | Kind::Sort) { 1 } else { outputs.len() };

@@ -18,9 +18,19 @@ impl Step<'_> {
         let tensor = u64::from(self.job.mesh.tensor);
         let table = self.job.model.vocab * width / tensor;
         let bytes = self.activation();
+        if self.cuts_words() {
+            let output = self.tape.value("embedded", bytes, Category::Activation);
+            self.look_up(output);
+            return output;
+        }
         let own = table.div_ceil(u64::from(self.job.mesh.shards()));
-        let cast = self.tape.value("embedding in bf16", HALF * own, Category::AllGatherInput);
-        self.tape.kernel("convert", Self::memory(MemoryKind::Elementwise, self.full() * own, HALF * own), &[], &[cast]);
+        let element = self.looked_up();
+        let copied = if self.job.torch.is_some() { 0 } else { element * own };
+        let cast = self.tape.value("embedding in bf16", copied, Category::AllGatherInput);
+        if copied > 0 {
+            let work = Self::memory(MemoryKind::Elementwise, self.full() * own, copied);
+            self.tape.kernel("convert", work, &[], &[cast]);
+        }
         let output = self.tape.value("embedded", bytes, Category::Activation);
         if self.job.iota_embed {
             let after = self.tape.now();
@@ -33,8 +43,8 @@ impl Step<'_> {
             self.matmul((tokens, width, vocab, MatmulLayout::Forward), &weight, (&reads, &[output]));
             self.sum_parts(HALF * width * tokens, output, before);
         } else if self.gathers_table() {
-            let whole = self.tape.value("embedding", HALF * table, Category::UnshardedParameter);
-            let comm = self.comm(Collective::AllGather, self.groups.fsdp, HALF * table);
+            let whole = self.tape.value("embedding", element * table, Category::UnshardedParameter);
+            let comm = self.comm(Collective::AllGather, self.groups.fsdp, element * table);
             let after = self.tape.now();
             self.tape.exchange(comm, (&[cast], &[whole]), after);
             self.tape.kernel("gather", Self::memory(MemoryKind::Gather, bytes, bytes), &[whole], &[output]);
@@ -230,6 +240,10 @@ impl Step<'_> {
                     let work = Self::memory(MemoryKind::Elementwise, read, written);
                     self.tape.kernel("rotary", work, &reads, &[output]);
                 }
+                Kind::Repeat => {
+                    let work = Self::memory(MemoryKind::Copy, of(op.inputs[0]), of(op.output));
+                    self.tape.kernel("repeat_kv", work, &reads, &[output]);
+                }
                 Kind::Add => {
                     // Part of the matmul before it, where that is one; on GPUs of the norm behind it, which reads and writes a sum more.
                     let bytes = if apart { of(op.output) } else { 0 };
@@ -367,6 +381,7 @@ fn name(kind: Kind) -> &'static str {
         Kind::Norm => "normed",
         Kind::Linear(_) => "projected",
         Kind::Rope => "rotated",
+        Kind::Repeat => "repeated",
         Kind::Attention(_) => "attended",
         Kind::Add => "residual",
         Kind::Gate => "gated",

@@ -42,7 +42,9 @@ impl Step<'_> {
                 let how = self.settle(self.job.flags.scatter, self.tokens(), self.all());
                 let waits = self.job.clip && how == Overlap::Windowed && self.job.model.experts().is_some();
                 let late = self.job.late_loss();
-                let kept = self.logarithms().is_some_and(|when| when >= Logarithms::WithGradient);
+                // PyTorch/XLA's optimizer reads it, and the rest of the graph does not wait.
+                let lazy = self.job.torch.is_some() && how == Overlap::Windowed;
+                let kept = lazy || self.logarithms().is_some_and(|when| when >= Logarithms::WithGradient);
                 match waits || kept || (late && self.late_loss.is_none()) {
                     true => self.late_head = Some([normed, scores]),
                     false => self.head_gradient([normed, scores]),
@@ -291,16 +293,20 @@ impl Step<'_> {
             }
             return;
         }
+        if self.cuts_words() {
+            return self.add_words(gradient);
+        }
         let bytes = self.activation();
         let own = (words * width).div_ceil(u64::from(self.job.mesh.shards()));
         if self.job.pipeline.is_some() || self.gathers_table() {
             // All rows of the table, of which each chip keeps its columns' sums.
             let numbers = words * width;
-            let whole = self.tape.value("embedding's gradient", HALF * numbers, Category::UnshardedGradient);
-            let work = Self::memory(MemoryKind::Scatter, 2 * bytes, bytes + HALF * numbers);
+            let element = self.looked_up();
+            let whole = self.tape.value("embedding's gradient", element * numbers, Category::UnshardedGradient);
+            let work = Self::memory(MemoryKind::Scatter, 2 * bytes, bytes + element * numbers);
             self.tape.kernel("scatter-add", work, &[gradient], &[whole]);
-            let shard = self.tape.value("embedding's gradient", HALF * own, Category::ShardedGradient);
-            let comm = self.comm(Collective::AllReduce, self.groups.batch, HALF * numbers);
+            let shard = self.tape.value("embedding's gradient", element * own, Category::ShardedGradient);
+            let comm = self.comm(Collective::AllReduce, self.groups.batch, element * numbers);
             let at = self.tape.exchange(comm, (&[whole], &[shard]), vec![]);
             self.tape.join(at);
             self.tables.push(shard);
@@ -332,7 +338,7 @@ impl Step<'_> {
     }
 
     /// A table's gradient, for the optimizer: summed over replicas, which have other tokens.
-    fn sum_replicas(&mut self, shard: Value, (element, numbers): (u64, u64)) {
+    pub(super) fn sum_replicas(&mut self, shard: Value, (element, numbers): (u64, u64)) {
         let (replicas, group) = self.replicas();
         let mut sum = shard;
         if replicas > 1 {

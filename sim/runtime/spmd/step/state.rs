@@ -239,14 +239,14 @@ impl<'j> Step<'j> {
         self.job.own_tokens()
     }
 
-    /// Bytes of what a chip holds between the halves of a block, in bf16.
+    /// Bytes of what a chip holds between the halves of a block.
     pub(super) fn activation(&self) -> u64 {
-        HALF * self.job.stream() * self.tokens()
+        self.job.residual() * self.job.stream() * self.tokens()
     }
 
-    /// Bytes of a tensor in bf16.
+    /// Bytes of a tensor.
     pub(super) fn bytes(tensor: Named) -> u64 {
-        HALF * tensor.numbers()
+        tensor.element * tensor.numbers()
     }
 
     /// A kernel bounded by memory.
