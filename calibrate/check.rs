@@ -3,6 +3,7 @@
 //! `step` writes the program, or a file has it; `pjrt` compiles it for the scenario's slice with the scenario's flags;
 //! `sides` reads both answers off as the same figures, `verdict` says how far they may be apart, `report` prints them.
 
+mod priced;
 mod report;
 mod sides;
 mod verdict;
@@ -97,6 +98,12 @@ pub struct Question {
     stand_ins: bool,
 }
 
+/// The time of the compiled program beside that of the scenario's own.
+struct Timed {
+    priced: priced::Priced,
+    predicted_s: f64,
+}
+
 fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
     let unwritable = |why: files::WriteError| Failure::Input(why.to_string());
     let file = arguments.json.as_ref().filter(|_| !to_stdout(arguments));
@@ -161,11 +168,19 @@ fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
     let sorted = matches!(question.scenario.job.parts(), Parts::Compiled(job) if job.sorts_experts());
     let comparable = Comparable { slice: question.target.slice.is_some(), matmuls: !sorted };
     let (verdict, code) = verdict::verdict(&compiler, &ours, comparable);
-    let json = format!("{:#}\n", report::json(&question, &compiler, &ours, &verdict));
+    // Another machine's compiler fuses for another machine.
+    let of_slice = compiler.compiled().filter(|_| question.target.slice.is_some());
+    let program = &prediction.classes[0].program;
+    let time = of_slice.map(|compiled| Timed {
+        priced: priced::priced(&compiled.program, &question.scenario, program),
+        predicted_s: prediction.step.seconds(),
+    });
+    let answers = (&compiler, &ours, time.as_ref());
+    let json = format!("{:#}\n", report::json(&question, answers, &verdict));
     if let Some(file) = file {
         file.write(&json).map_err(unwritable)?;
     }
-    Ok((if to_stdout(arguments) { json } else { report::text(&question, &compiler, &ours, &verdict) }, code))
+    Ok((if to_stdout(arguments) { json } else { report::text(&question, answers, &verdict) }, code))
 }
 
 /// The scenario.

@@ -6,14 +6,18 @@ use serde_json::{Value, json};
 use windtunnel::runtime::Parts;
 use windtunnel::runtime::spmd::Attention;
 
-use super::Question;
 use super::sides::{Compiler, Exchange, Ours};
 use super::verdict::{Verdict, difference};
+use super::{Question, Timed};
 use crate::pjrt::buffers::Buffers;
 use crate::step::KERNEL;
 
 /// The report.
-pub fn text(question: &Question, compiler: &Compiler, ours: &Ours, verdict: &Verdict) -> String {
+pub fn text(
+    question: &Question,
+    (compiler, ours, time): (&Compiler, &Ours, Option<&Timed>),
+    verdict: &Verdict,
+) -> String {
     let scenario = &question.scenario;
     let title = if scenario.description.is_empty() { &scenario.file } else { &scenario.description };
     let mut text = format!("{title}\none step, on each of {} chips\n\n", question.target.partitions);
@@ -21,6 +25,7 @@ pub fn text(question: &Question, compiler: &Compiler, ours: &Ours, verdict: &Ver
     if compiler.compiled().is_some() {
         text += &collectives(compiler, ours);
     }
+    text += &time.map(timed).unwrap_or_default();
     text += &notes(question, compiler);
     text.push('\n');
     match &verdict.apart[..] {
@@ -38,6 +43,29 @@ pub fn text(question: &Question, compiler: &Compiler, ours: &Ours, verdict: &Ver
 fn line(what: &str, theirs: &str, own: &str, by: Option<f64>) -> String {
     let by = by.map(|by| format!("{:+.2} %", by * 100.0)).unwrap_or_default();
     format!("{what:24}{theirs:>24}{own:>24}{by:>13}").trim_end().to_owned() + "\n"
+}
+
+/// The time of the compiler's program by the profile, and what it goes to.
+fn timed(time: &Timed) -> String {
+    let priced = &time.priced;
+    let ms = |seconds: f64| format!("{:.2} ms", seconds * 1e3);
+    let mut text =
+        "\ntime of a step: the compiler's instructions priced from the profile, and the scenario's own\n".to_owned();
+    text += &line("step", &ms(priced.step_s), &ms(time.predicted_s), difference(priced.step_s, time.predicted_s));
+    let parts = [
+        ("  give or take", priced.half_s),
+        ("  matmuls", priced.matmul_s),
+        ("  bound by memory", priced.memory_s),
+        ("  kernels, as predicted", priced.kernels_s),
+        ("  waiting for exchanges", priced.waiting_s),
+        ("  exchanges in all", priced.exchanges_s),
+    ];
+    parts.into_iter().for_each(|(what, seconds)| text += &line(what, &ms(seconds), "", None));
+    for (call, times) in &priced.unpriced {
+        text +=
+            &format!("  {times} calls of {call}: nothing is known of them, and they are taken to be over at once\n");
+    }
+    text
 }
 
 fn figures(compiler: &Compiler, ours: &Ours, for_slice: bool) -> String {
@@ -198,7 +226,11 @@ fn notes(question: &Question, compiler: &Compiler) -> String {
 }
 
 /// The answer as JSON.
-pub fn json(question: &Question, compiler: &Compiler, ours: &Ours, verdict: &Verdict) -> Value {
+pub fn json(
+    question: &Question,
+    (compiler, ours, time): (&Compiler, &Ours, Option<&Timed>),
+    verdict: &Verdict,
+) -> Value {
     let compiled = compiler.compiled();
     // Another machine's memory says nothing of a chip's.
     let for_slice = question.target.slice.is_some();
@@ -249,6 +281,7 @@ pub fn json(question: &Question, compiler: &Compiler, ours: &Ours, verdict: &Ver
             "unseen": compiled.map(|compiled| &compiled.flops.unseen),
         },
         "collectives": all.iter().map(exchange).collect::<Vec<_>>(),
+        "time": time.map(|time| json!({"program": time.priced, "predicted_s": time.predicted_s})),
         "apart": verdict.apart,
     })
 }

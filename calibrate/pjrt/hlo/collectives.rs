@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::flow::{Entered, entered};
 use super::{Computation, Instruction, Module};
 
-mod groups;
+pub mod groups;
 
 /// Collectives that are alike.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -81,20 +81,22 @@ pub fn collectives(module: &Module, devices: u64) -> Vec<Collective> {
 }
 
 /// The kind, and whether this only starts it; none for what ends one.
-fn kind(opcode: &str) -> Option<(&'static str, bool)> {
+pub fn kind(opcode: &str) -> Option<(&'static str, bool)> {
     let (plain, started) = opcode.strip_suffix("-start").map_or((opcode, false), |plain| (plain, true));
     KINDS.iter().find(|kind| **kind == plain).map(|kind| (*kind, started))
 }
 
 /// A collective that runs within fusions of what is computed beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fused {
+pub enum Fused {
+    /// It starts here.
     Starts,
+    /// It started in another.
     GoesOn,
 }
 
 /// Whether a collective runs within fusions: the compiler notes which of their flags tell of it, −1 where it starts.
-fn fused(instruction: &Instruction) -> Option<Fused> {
+pub fn fused(instruction: &Instruction) -> Option<Fused> {
     let notes: serde_json::Value = serde_json::from_slice(&instruction.backend).ok()?;
     let flag = notes.pointer("/async_collective_fusion_config/flag_start")?.as_str()?;
     Some(if flag == "-1" { Fused::Starts } else { Fused::GoesOn })
@@ -106,7 +108,8 @@ fn wraps(module: &Module, computation: &Computation) -> bool {
     module.computations.iter().any(|outer| outer.instructions.iter().any(starts))
 }
 
-fn bytes(kind: &str, within: &Computation, instruction: &Instruction) -> u64 {
+/// Bytes of the whole buffer of a collective.
+pub fn bytes(kind: &str, within: &Computation, instruction: &Instruction) -> u64 {
     let operands = || -> u64 {
         let shapes = instruction.operands.iter().filter_map(|id| within.instruction(*id)?.shape.as_ref());
         shapes.map(super::Shape::bytes).sum()

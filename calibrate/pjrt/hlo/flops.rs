@@ -22,7 +22,7 @@ pub struct Flops {
 }
 
 /// Custom calls that the compiler makes for itself and that compute nothing.
-const IDLE: [&str; 8] = [
+pub const IDLE: [&str; 8] = [
     "AllocateBuffer",
     "AsyncCollectiveDone",
     "AsyncCollectiveStart",
@@ -62,6 +62,26 @@ fn product(within: &Computation, instruction: &Instruction) -> Option<u64> {
         "convolution" => convolution(within, instruction),
         _ => None,
     }
+}
+
+/// Rows, columns and depth of an instruction that multiplies; of a batch the rows of all of it.
+pub fn sides(within: &Computation, instruction: &Instruction) -> Option<[u64; 3]> {
+    let all = product(within, instruction)? / 2;
+    let second = within.operand(instruction, 1)?.shape.as_ref()?;
+    let (columns, depth) = match &instruction.convolution {
+        Some(axes) if instruction.opcode == "convolution" => {
+            (second.length(axes.kernel_output)?, second.length(axes.kernel_input)?)
+        }
+        _ => {
+            let first = within.operand(instruction, 0)?.shape.as_ref()?;
+            let contracted = &instruction.dot.as_ref()?.contracted;
+            let lengths: Vec<u64> = contracted.iter().map(|axis| first.length(*axis)).collect::<Option<_>>()?;
+            let depth = times_all(lengths);
+            (second.dimensions.last().map_or(1, |last| last.cast_unsigned()), depth)
+        }
+    };
+    let rows = all.checked_div(columns.saturating_mul(depth))?;
+    (rows > 0).then_some([rows, columns, depth])
 }
 
 fn convolution(within: &Computation, instruction: &Instruction) -> Option<u64> {

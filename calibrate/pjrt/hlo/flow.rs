@@ -64,7 +64,7 @@ fn calls(
 }
 
 /// How often a loop turns.
-fn turns(module: &Module, within: &Computation, instruction: &Instruction) -> Option<u64> {
+pub fn turns(module: &Module, within: &Computation, instruction: &Instruction) -> Option<u64> {
     noted(instruction).or_else(|| {
         let [body, condition] = instruction.calls[..] else { return None };
         let (body, condition) = (module.computation(body)?, module.computation(condition)?);

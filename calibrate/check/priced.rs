@@ -1,0 +1,393 @@
+//! How long a compiled program would take: each of its instructions priced from the scenario's profile, in the order that the compiler
+//! gave them.
+//!
+//! ```text
+//! Module ─► instructions in their schedule ─► TensorCore, links and copies to the host, each with its own clock ─► step
+//! ```
+//!
+//! Matmuls are priced by what they multiply, all else by the bytes that it reads and writes in HBM: of a slice those of the slice, of an
+//! update in place those of the update, of what lies in VMEM none. A collective that starts and ends apart runs beside what stands between.
+//! Copies between HBM and VMEM run beside everything. Nobody sees into a call of a kernel written by hand: calls share what the
+//! scenario's own attention takes.
+
+use std::collections::BTreeMap;
+
+use windtunnel::Time;
+use windtunnel::cost::{Cost, CostModel};
+use windtunnel::program::{Comm, DType, GroupId, Instr, MatmulLayout, MemoryKind, Program, Work};
+use windtunnel::runtime::Parts;
+use windtunnel::scenario::Scenario;
+use windtunnel::{Bytes, program};
+
+use crate::pjrt::hlo::flow::turns;
+use crate::pjrt::hlo::{Computation, Instruction, Module, Shape, collectives, flops};
+use crate::step::KERNEL;
+
+/// What a step of a program takes on each chip.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Priced {
+    /// All of it \[s\].
+    pub step_s: f64,
+    /// Half the width of an interval around it, by the profile's evidence, if all costs are off together \[s\].
+    pub half_s: f64,
+    /// In matmuls \[s\].
+    pub matmul_s: f64,
+    /// In what memory bounds \[s\].
+    pub memory_s: f64,
+    /// In kernels written by hand, at what the scenario's attention takes \[s\].
+    pub kernels_s: f64,
+    /// In collectives, exposed or not \[s\].
+    pub exchanges_s: f64,
+    /// Waiting for collectives and for the host's memory \[s\].
+    pub waiting_s: f64,
+    /// Calls that nothing is known of, with how often each runs: they are taken to be over at once.
+    pub unpriced: BTreeMap<String, u64>,
+}
+
+/// Bytes in HBM; elsewhere none.
+fn in_hbm(shape: &Shape) -> u64 {
+    let own = Shape { tuple: vec![], ..shape.clone() };
+    let here = shape.layout.as_ref().is_none_or(|layout| layout.memory == 0);
+    let parts: u64 = shape.tuple.iter().map(in_hbm).sum();
+    parts + if here { own.bytes() } else { 0 }
+}
+
+/// Memory of the host, by XLA's number.
+const HOST: i64 = 5;
+
+fn on_host(shape: &Shape) -> bool {
+    shape.layout.as_ref().is_some_and(|layout| layout.memory == HOST) || shape.tuple.iter().any(on_host)
+}
+
+/// Instructions that move nothing.
+const FREE: [&str; 14] = [
+    "parameter",
+    "constant",
+    "get-tuple-element",
+    "tuple",
+    "bitcast",
+    "after-all",
+    "partition-id",
+    "replica-id",
+    "iota",
+    "opt-barrier",
+    "add-dependency",
+    "domain",
+    "get-dimension-size",
+    "broadcast",
+];
+
+struct Pricer<'m> {
+    module: &'m Module,
+    scenario: &'m Scenario,
+    model: CostModel<'m>,
+    mesh: Vec<u32>,
+    /// What a call of a kernel takes.
+    call: Time,
+    all: Priced,
+}
+
+/// The clocks of one function, and when what was started is over.
+#[derive(Default)]
+struct Clocks {
+    now: f64,
+    links: f64,
+    host: f64,
+    over: BTreeMap<i64, f64>,
+}
+
+/// A step of the program, priced for a scenario of which `predicted` is the own program.
+pub fn priced(module: &Module, scenario: &Scenario, predicted: &Program) -> Priced {
+    let model = CostModel::new(&scenario.profile, scenario.regime).with(scenario.software);
+    let attention = |instr: &Instr| match instr {
+        Instr::Launch { kernel, .. } => {
+            let kernel = predicted.kernel(*kernel);
+            matches!(kernel.work, Work::Attention { .. }).then(|| model.kernel(kernel).time.seconds())
+        }
+        _ => None,
+    };
+    let kernels: f64 = predicted.step.iter().filter_map(attention).sum();
+    let calls = flops::flops(module).unseen.get(KERNEL).copied().unwrap_or(0);
+    let mesh = match scenario.job.parts() {
+        Parts::Compiled(job) => job.mesh.laid().to_vec(),
+        _ => vec![],
+    };
+    let call = Time::from_seconds(if calls == 0 { 0.0 } else { kernels / calls as f64 });
+    let mut pricer = Pricer { module, scenario, model, mesh, call, all: Priced::default() };
+    let step = module.computation(module.entry).map_or(0.0, |entry| pricer.run(entry, 1.0));
+    Priced { step_s: step, ..pricer.all }
+}
+
+impl<'m> Pricer<'m> {
+    /// How long a function takes, which runs `times` in all.
+    fn run(&mut self, computation: &'m Computation, times: f64) -> f64 {
+        let order = self.module.schedule.as_ref().and_then(|all| all.sequences.get(&computation.id));
+        let in_order: Vec<&Instruction> = match order {
+            Some(order) => {
+                let by: BTreeMap<i64, &Instruction> =
+                    computation.instructions.iter().map(|one| (one.id, one)).collect();
+                order.instructions.iter().filter_map(|id| by.get(id).copied()).collect()
+            }
+            None => computation.instructions.iter().collect(),
+        };
+        let mut clocks = Clocks::default();
+        for instruction in in_order {
+            self.step(computation, instruction, &mut clocks, times);
+        }
+        clocks.now.max(clocks.links)
+    }
+
+    /// One instruction.
+    fn step(&mut self, within: &'m Computation, one: &'m Instruction, clocks: &mut Clocks, times: f64) {
+        let opcode = one.opcode.as_str();
+        if FREE.contains(&opcode) {
+            return;
+        }
+        let called = one.calls.first().and_then(|id| self.module.computation(*id));
+        if let Some(kind) = collectives::kind(opcode) {
+            let cost = self.exchange(within, one, kind.0, times);
+            let end = clocks.now.max(clocks.links) + cost;
+            clocks.links = end;
+            match kind.1 {
+                true => drop(clocks.over.insert(one.id, end)),
+                false => self.wait(clocks, end, times),
+            }
+            return;
+        }
+        if opcode.ends_with("-done") || opcode == "async-update" {
+            let end = one.operands.first().and_then(|id| clocks.over.get(id)).copied().unwrap_or(clocks.now);
+            match opcode {
+                "async-update" => drop(clocks.over.insert(one.id, end)),
+                _ => self.wait(clocks, end, times),
+            }
+            return;
+        }
+        match opcode {
+            "while" => {
+                let turns = turns(self.module, within, one).unwrap_or(1) as f64;
+                let turn = called.map_or(0.0, |body| self.run(body, times * turns));
+                clocks.now += turns * turn;
+            }
+            "call" | "conditional" => clocks.now += called.map_or(0.0, |inner| self.run(inner, times)),
+            "async-start" => {
+                let exchanged = called.and_then(|inner| self.exchanged(inner, times));
+                let end = match exchanged {
+                    Some(cost) => {
+                        clocks.links = clocks.now.max(clocks.links) + cost;
+                        clocks.links
+                    }
+                    None => clocks.now,
+                };
+                clocks.over.insert(one.id, end);
+            }
+            "copy-start" | "slice-start" | "dynamic-slice-start" => {
+                let operand = within.operand(one, 0).and_then(|operand| operand.shape.as_ref());
+                let ends = [operand, one.shape.as_ref()];
+                let hosts = ends.into_iter().flatten().any(on_host);
+                if let (true, Some(shape)) = (hosts, operand) {
+                    let work = Work::HostCopy { bytes: Bytes(shape.bytes()), to_host: !on_host(shape) };
+                    let cost = self.cost(&work, times);
+                    clocks.host = clocks.now.max(clocks.host) + cost;
+                    clocks.over.insert(one.id, clocks.host);
+                }
+            }
+            "custom-call" if one.target == KERNEL => {
+                let seconds = self.call.seconds();
+                self.all.kernels_s += times * seconds;
+                clocks.now += seconds;
+            }
+            "custom-call" if one.target == "AsyncCollectiveDone" => self.wait(clocks, clocks.links, times),
+            "custom-call" if flops::IDLE.contains(&one.target.as_str()) => {}
+            "custom-call" => {
+                *self.all.unpriced.entry(one.target.clone()).or_default() += times as u64;
+            }
+            "fusion" => {
+                let Some(inner) = called else { return };
+                if let Some(cost) = self.exchanged(inner, times) {
+                    let end = clocks.now.max(clocks.links) + cost;
+                    clocks.links = end;
+                    let apart = inner.instructions.iter().any(|one| collectives::fused(one).is_some());
+                    if !apart {
+                        self.wait(clocks, end, times);
+                    }
+                }
+                clocks.now += self.fusion(within, one, inner, times);
+            }
+            _ => clocks.now += self.plain(within, one, times),
+        }
+    }
+
+    fn wait(&mut self, clocks: &mut Clocks, end: f64, times: f64) {
+        self.all.waiting_s += times * (end - clocks.now).max(0.0);
+        clocks.now = clocks.now.max(end);
+    }
+
+    /// A collective.
+    fn exchange(&mut self, within: &Computation, one: &Instruction, kind: &str, times: f64) -> f64 {
+        let groups = collectives::groups::of(one, u64::from(self.scenario.topology.chips()));
+        let bytes = Bytes(collectives::bytes(kind, within, one));
+        let kind = match kind {
+            "all-gather" => program::Collective::AllGather,
+            "reduce-scatter" => program::Collective::ReduceScatter,
+            "all-reduce" => program::Collective::AllReduce,
+            "all-to-all" | "ragged-all-to-all" => program::Collective::AllToAll,
+            "collective-broadcast" => program::Collective::Broadcast,
+            _ => program::Collective::SendRecv,
+        };
+        let Some([first, second]) = groups.first().and_then(|group| group.get(..2)) else { return 0.0 };
+        let size = groups.first().map_or(1, Vec::len) as u32;
+        let stride = first.abs_diff(*second).max(1) as u32;
+        let Some(torus) = self.scenario.topology.on_torus(size, stride, &self.mesh) else { return 0.0 };
+        let comm = Comm { kind, group: GroupId(0), bytes, dtype: DType::Bf16 };
+        let cost = self.model.collective(&comm, torus);
+        let seconds = cost.time.seconds();
+        self.all.exchanges_s += times * seconds;
+        self.all.half_s += times * seconds * cost.spread;
+        seconds
+    }
+
+    /// Collectives of a function that another instruction wraps, but for those that another fusion began.
+    fn exchanged(&mut self, inner: &'m Computation, times: f64) -> Option<f64> {
+        let mut sum = None;
+        for one in &inner.instructions {
+            let Some((kind, _)) = collectives::kind(&one.opcode) else { continue };
+            if collectives::fused(one) != Some(collectives::Fused::GoesOn) {
+                *sum.get_or_insert(0.0) += self.exchange(inner, one, kind, times);
+            }
+        }
+        sum
+    }
+
+    fn cost(&mut self, work: &Work, times: f64) -> f64 {
+        let cost: Cost = self.model.work(work);
+        self.all.half_s += times * cost.time.seconds() * cost.spread;
+        cost.time.seconds()
+    }
+
+    /// Matmuls of a function and of those that it calls.
+    fn products(&mut self, inner: &'m Computation, times: f64) -> f64 {
+        let mut sum = 0.0;
+        for one in &inner.instructions {
+            if let Some([m, n, k]) = flops::sides(inner, one) {
+                let operand = inner.operand(one, 0).and_then(|operand| operand.shape.as_ref());
+                let dtype = match operand.and_then(Shape::element_name) {
+                    Some("f32") => DType::Fp32,
+                    _ => DType::Bf16,
+                };
+                sum += self.cost(&Work::Matmul { m, n, k, dtype, layout: MatmulLayout::Forward }, times);
+            }
+            if one.opcode == "fusion"
+                && let Some(called) = one.calls.first().and_then(|id| self.module.computation(*id))
+            {
+                sum += self.products(called, times);
+            }
+        }
+        sum
+    }
+
+    fn fusion(&mut self, within: &Computation, one: &Instruction, inner: &'m Computation, times: f64) -> f64 {
+        let products = self.products(inner, times);
+        let read: u64 = one
+            .operands
+            .iter()
+            .enumerate()
+            .filter_map(|(at, id)| Some((at, within.instruction(*id)?.shape.as_ref()?)))
+            .map(|(at, shape)| match in_hbm(shape) {
+                0 => 0,
+                whole => inner
+                    .instructions
+                    .iter()
+                    .find(|inside| inside.opcode == "parameter" && inside.parameter == at as i64)
+                    .and_then(|parameter| read_of(inner, parameter))
+                    .map_or(whole, |part| part.min(whole)),
+            })
+            .sum();
+        let made = one.shape.as_ref().map_or(0, in_hbm);
+        let written = inner.instruction(inner.root).map_or(made, |root| written_by(inner, root).min(made));
+        let kind = kind_of(inner);
+        let memory = self.cost(&Work::Memory { kind, read: Bytes(read), written: Bytes(written) }, 0.0);
+        match products >= memory {
+            true => {
+                self.all.matmul_s += times * products;
+                products
+            }
+            false => {
+                let work = Work::Memory { kind, read: Bytes(read), written: Bytes(written) };
+                self.all.memory_s += times * memory;
+                self.cost(&work, times)
+            }
+        }
+    }
+
+    /// An instruction in no fusion.
+    fn plain(&mut self, within: &'m Computation, one: &Instruction, times: f64) -> f64 {
+        if let Some([m, n, k]) = flops::sides(within, one) {
+            let work = Work::Matmul { m, n, k, dtype: DType::Bf16, layout: MatmulLayout::Forward };
+            let seconds = self.cost(&work, times);
+            self.all.matmul_s += times * seconds;
+            return seconds;
+        }
+        let shapes = one.operands.iter().filter_map(|id| within.instruction(*id)?.shape.as_ref());
+        let written = one.shape.as_ref().map_or(0, in_hbm);
+        let read: u64 = shapes.map(in_hbm).sum();
+        let (read, written) = match one.opcode.as_str() {
+            "dynamic-slice" | "slice" | "gather" => (written, written),
+            "dynamic-update-slice" => {
+                let update = within.operand(one, 1).and_then(|update| update.shape.as_ref()).map_or(0, in_hbm);
+                (update, update)
+            }
+            _ => (read, written),
+        };
+        if read + written == 0 {
+            return 0.0;
+        }
+        let kind = match one.opcode.as_str() {
+            "gather" => MemoryKind::Gather,
+            "scatter" => MemoryKind::Scatter,
+            "copy" | "transpose" | "reshape" | "slice" | "concatenate" | "pad" => MemoryKind::Copy,
+            _ => MemoryKind::Elementwise,
+        };
+        let seconds = self.cost(&Work::Memory { kind, read: Bytes(read), written: Bytes(written) }, times);
+        self.all.memory_s += times * seconds;
+        seconds
+    }
+}
+
+/// What a fusion reads of a parameter, where it reads slices of it alone, or writes into it.
+fn read_of(inner: &Computation, parameter: &Instruction) -> Option<u64> {
+    let mut sum = 0;
+    for user in inner.instructions.iter().filter(|one| one.operands.contains(&parameter.id)) {
+        sum += match user.opcode.as_str() {
+            "dynamic-slice" | "slice" | "gather" => user.shape.as_ref().map_or(0, Shape::bytes),
+            "dynamic-update-slice" if user.operands.first() == Some(&parameter.id) => 0,
+            "bitcast" => read_of(inner, user)?,
+            _ => return None,
+        };
+    }
+    Some(sum)
+}
+
+/// What a fusion's result takes to write: of an update in place, the update.
+fn written_by(inner: &Computation, root: &Instruction) -> u64 {
+    let of = |id: &i64| inner.instruction(*id).map_or(0, |one| written_by(inner, one));
+    match root.opcode.as_str() {
+        "tuple" => root.operands.iter().map(of).sum(),
+        "bitcast" => root.operands.first().map_or(0, of),
+        "dynamic-update-slice" => {
+            inner.operand(root, 1).and_then(|update| update.shape.as_ref()).map_or(0, Shape::bytes)
+        }
+        _ => root.shape.as_ref().map_or(0, Shape::bytes),
+    }
+}
+
+/// The kind of a fusion that memory bounds, by the most irregular that it does.
+fn kind_of(inner: &Computation) -> MemoryKind {
+    let has = |opcode: &str| inner.instructions.iter().any(|one| one.opcode == opcode);
+    match () {
+        () if has("scatter") => MemoryKind::Scatter,
+        () if has("gather") => MemoryKind::Gather,
+        () if has("exponential") && has("reduce") => MemoryKind::Softmax,
+        () if has("rsqrt") => MemoryKind::Norm,
+        () => MemoryKind::Elementwise,
+    }
+}
