@@ -91,9 +91,39 @@ struct Pricer<'m> {
 #[derive(Default)]
 struct Clocks {
     now: f64,
-    links: f64,
+    /// Of links one way round, and the other.
+    links: [f64; 2],
     host: f64,
     over: BTreeMap<i64, f64>,
+}
+
+impl Clocks {
+    /// Begins what takes so long on links, when they are free: all of them, or those one way round.
+    fn exchange(&mut self, (seconds, way): (f64, Option<usize>)) -> f64 {
+        let ways = way.map_or(0..2, |way| way..way + 1);
+        let end = self.links[ways.clone()].iter().fold(self.now, |latest, &busy| latest.max(busy)) + seconds;
+        self.links[ways].fill(end);
+        end
+    }
+
+    fn all_over(&self) -> f64 {
+        self.links.iter().fold(self.now, |latest, &busy| latest.max(busy))
+    }
+}
+
+/// The ring that a permutation goes round, as its size and stride, and which way.
+fn ring(pairs: &[Vec<u64>]) -> Option<(u32, u32, usize)> {
+    let next = |at: u64| pairs.iter().find(|pair| pair[0] == at).map(|pair| pair[1]);
+    let [first, second] = pairs.first()?[..] else { return None };
+    let (mut at, mut size, mut stride) = (second, 1_u32, first.abs_diff(second));
+    while at != first {
+        // One that ends somewhere is a line, all of whose ends count.
+        let Some(to) = next(at).filter(|_| (size as usize) < pairs.len()) else { break };
+        stride = stride.min(at.abs_diff(to));
+        (at, size) = (to, size + 1);
+    }
+    let size = if at == first { size } else { size + 1 };
+    Some((size, u32::try_from(stride).unwrap_or(1).max(1), usize::from(second < first)))
 }
 
 /// A step of the program, priced for a scenario of which `predicted` is the own program.
@@ -134,7 +164,7 @@ impl<'m> Pricer<'m> {
         for instruction in in_order {
             self.step(computation, instruction, &mut clocks, times);
         }
-        clocks.now.max(clocks.links)
+        clocks.all_over()
     }
 
     /// One instruction.
@@ -146,8 +176,7 @@ impl<'m> Pricer<'m> {
         let called = one.calls.first().and_then(|id| self.module.computation(*id));
         if let Some(kind) = collectives::kind(opcode) {
             let cost = self.exchange(within, one, kind.0, times);
-            let end = clocks.now.max(clocks.links) + cost;
-            clocks.links = end;
+            let end = clocks.exchange(cost);
             match kind.1 {
                 true => drop(clocks.over.insert(one.id, end)),
                 false => self.wait(clocks, end, times),
@@ -172,10 +201,7 @@ impl<'m> Pricer<'m> {
             "async-start" => {
                 let exchanged = called.and_then(|inner| self.exchanged(inner, times));
                 let end = match exchanged {
-                    Some(cost) => {
-                        clocks.links = clocks.now.max(clocks.links) + cost;
-                        clocks.links
-                    }
+                    Some(cost) => clocks.exchange((cost, None)),
                     None => clocks.now,
                 };
                 clocks.over.insert(one.id, end);
@@ -196,7 +222,7 @@ impl<'m> Pricer<'m> {
                 self.all.kernels_s += times * seconds;
                 clocks.now += seconds;
             }
-            "custom-call" if one.target == "AsyncCollectiveDone" => self.wait(clocks, clocks.links, times),
+            "custom-call" if one.target == "AsyncCollectiveDone" => self.wait(clocks, clocks.all_over(), times),
             "custom-call" if flops::IDLE.contains(&one.target.as_str()) => {}
             "custom-call" => {
                 *self.all.unpriced.entry(one.target.clone()).or_default() += times as u64;
@@ -204,8 +230,7 @@ impl<'m> Pricer<'m> {
             "fusion" => {
                 let Some(inner) = called else { return };
                 if let Some(cost) = self.exchanged(inner, times) {
-                    let end = clocks.now.max(clocks.links) + cost;
-                    clocks.links = end;
+                    let end = clocks.exchange((cost, None));
                     let apart = inner.instructions.iter().any(|one| collectives::fused(one).is_some());
                     if !apart {
                         self.wait(clocks, end, times);
@@ -222,23 +247,41 @@ impl<'m> Pricer<'m> {
         clocks.now = clocks.now.max(end);
     }
 
-    /// A collective.
-    fn exchange(&mut self, within: &Computation, one: &Instruction, kind: &str, times: f64) -> f64 {
+    /// A collective, and which way round it goes if one way only. A permutation takes a link what its share of an all-gather over its ring
+    /// does, which goes both ways.
+    fn exchange(&mut self, within: &Computation, one: &Instruction, kind: &str, times: f64) -> (f64, Option<usize>) {
         let groups = collectives::groups::of(one, u64::from(self.scenario.topology.chips()));
-        let bytes = Bytes(collectives::bytes(kind, within, one));
+        let bytes = collectives::bytes(kind, within, one);
         let kind = match kind {
-            "all-gather" => program::Collective::AllGather,
-            "reduce-scatter" => program::Collective::ReduceScatter,
-            "all-reduce" => program::Collective::AllReduce,
-            "all-to-all" | "ragged-all-to-all" => program::Collective::AllToAll,
-            "collective-broadcast" => program::Collective::Broadcast,
-            _ => program::Collective::SendRecv,
+            "all-gather" => Some(program::Collective::AllGather),
+            "reduce-scatter" => Some(program::Collective::ReduceScatter),
+            "all-reduce" => Some(program::Collective::AllReduce),
+            "all-to-all" | "ragged-all-to-all" => Some(program::Collective::AllToAll),
+            "collective-broadcast" => Some(program::Collective::Broadcast),
+            _ => None,
         };
-        let Some([first, second]) = groups.first().and_then(|group| group.get(..2)) else { return 0.0 };
-        let size = groups.first().map_or(1, Vec::len) as u32;
-        let stride = first.abs_diff(*second).max(1) as u32;
+        let Some(kind) = kind else {
+            let Some((size, stride, way)) = ring(&groups) else { return (0.0, None) };
+            let whole = (program::Collective::AllGather, bytes.saturating_mul(u64::from(size)));
+            let share = 2.0 / f64::from((size - 1).max(1));
+            // Two chips have one link between them.
+            let share = if size > 2 { share } else { 1.0 };
+            let seconds = share * self.exchanged_by(whole, (size, stride), times * share);
+            return (seconds, Some(way).filter(|_| size > 2));
+        };
+        let Some([first, second]) = groups.first().and_then(|group| group.get(..2)) else { return (0.0, None) };
+        let placed = (groups.first().map_or(1, Vec::len) as u32, first.abs_diff(*second).max(1) as u32);
+        (self.exchanged_by((kind, bytes), placed, times), None)
+    }
+
+    fn exchanged_by(
+        &mut self,
+        (kind, bytes): (program::Collective, u64),
+        (size, stride): (u32, u32),
+        times: f64,
+    ) -> f64 {
         let Some(torus) = self.scenario.topology.on_torus(size, stride, &self.mesh) else { return 0.0 };
-        let comm = Comm { kind, group: GroupId(0), bytes, dtype: DType::Bf16 };
+        let comm = Comm { kind, group: GroupId(0), bytes: Bytes(bytes), dtype: DType::Bf16 };
         let cost = self.model.collective(&comm, torus);
         let seconds = cost.time.seconds();
         self.all.exchanges_s += times * seconds;
@@ -252,7 +295,7 @@ impl<'m> Pricer<'m> {
         for one in &inner.instructions {
             let Some((kind, _)) = collectives::kind(&one.opcode) else { continue };
             if collectives::fused(one) != Some(collectives::Fused::GoesOn) {
-                *sum.get_or_insert(0.0) += self.exchange(inner, one, kind, times);
+                *sum.get_or_insert(0.0) += self.exchange(inner, one, kind, times).0;
             }
         }
         sum
@@ -391,3 +434,6 @@ fn kind_of(inner: &Computation) -> MemoryKind {
         () => MemoryKind::Elementwise,
     }
 }
+
+#[cfg(test)]
+mod tests;

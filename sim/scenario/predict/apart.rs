@@ -170,7 +170,7 @@ fn on_flight<T>(
     let classes: Vec<Class<'_>> =
         flight.classes.iter().zip(&costs).map(|(program, costs)| Class { program, costs }).collect();
     let job = Job { classes: &classes, class_of: &flight.class_of };
-    find(job, Options::default()).map_err(|error| ScenarioError::Engine(Box::new(error)))
+    find(job, rounds::options(flight)).map_err(|error| ScenarioError::Engine(Box::new(error)))
 }
 
 /// The step of a scenario with a pace for each rank: as [`Lanes`] play it, and as the event loop on all ranks runs it.

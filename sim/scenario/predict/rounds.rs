@@ -13,6 +13,7 @@ use super::parts::Counts;
 use super::settings::Settings;
 use crate::cost::CostModel;
 use crate::engine::{self, Costs, EngineError, Options, Prepared, Timeline};
+use crate::program::Discipline;
 use crate::runtime::megatron::CudaGraphs;
 use crate::runtime::{Flight, Parts, Plan};
 use crate::scenario::error::ScenarioError;
@@ -264,6 +265,14 @@ pub(super) fn price(scenario: &Scenario, flight: &Flight) -> Result<Priced, Scen
     Ok(Priced { costs: priced, evidence, counts, ranks })
 }
 
+/// How programs are run. One that is compiled whole is a single launch, and the host writes the next one down meanwhile.
+pub(super) fn options(flight: &Flight) -> Options {
+    let whole = flight.classes.iter().filter(|program| program.memory == Discipline::Static);
+    let launches = whole.map(|program| program.step.len() as u32).max().unwrap_or(0);
+    let usual = Options::default();
+    Options { queue_limit: usual.queue_limit.max(launches), ..usual }
+}
+
 /// Runs programs as told; replays their memory beside that, if asked for.
 fn run<T: Send>(
     scenario: &Scenario,
@@ -273,7 +282,7 @@ fn run<T: Send>(
 ) -> Result<Flown<T>, ScenarioError> {
     scenario.simulated(&flight, settings)?;
     let Priced { costs: priced, evidence, counts, ranks } = price(scenario, &flight)?;
-    let options = Options { fold: settings.fold, record: settings.record, ..Options::default() };
+    let options = Options { fold: settings.fold, record: settings.record, ..options(&flight) };
     let classes = flight.classes.iter().zip(&priced);
     let classes: Vec<_> = classes.map(|(program, costs)| engine::Class { program, costs }).collect();
     let failed = |error| ScenarioError::Engine(Box::new(error));
