@@ -40,6 +40,9 @@ pub struct Priced {
     pub exchanges_s: f64,
     /// Waiting for collectives and for the host's memory \[s\].
     pub waiting_s: f64,
+    /// What takes longest, by what it came from in the program, with how long it takes in all \[s\]: a call, a loop's body or a fusion
+    /// counts with its like.
+    pub longest: Vec<(String, f64)>,
     /// Calls that nothing is known of, with how often each runs: they are taken to be over at once.
     pub unpriced: BTreeMap<String, u64>,
 }
@@ -77,6 +80,18 @@ const FREE: [&str; 14] = [
     "broadcast",
 ];
 
+/// How many of what takes longest are listed.
+const LONGEST: usize = 8;
+
+/// What an instruction is: how it runs, and what it came from.
+fn source(one: &Instruction) -> String {
+    let name = one.metadata.as_ref().map(|from| from.name.as_str()).filter(|name| !name.is_empty());
+    // Behind the framework's own words of where in the step it stands.
+    let behind =
+        |name: &str| name.rsplit('/').take(2).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("/");
+    format!("{} of {}", one.opcode, name.map_or_else(|| "the compiler".to_owned(), behind))
+}
+
 struct Pricer<'m> {
     module: &'m Module,
     scenario: &'m Scenario,
@@ -84,6 +99,7 @@ struct Pricer<'m> {
     mesh: Vec<u32>,
     /// What a call of a kernel takes.
     call: Time,
+    by_source: BTreeMap<String, f64>,
     all: Priced,
 }
 
@@ -143,9 +159,12 @@ pub fn priced(module: &Module, scenario: &Scenario, predicted: &Program) -> Pric
         _ => vec![],
     };
     let call = Time::from_seconds(if calls == 0 { 0.0 } else { kernels / calls as f64 });
-    let mut pricer = Pricer { module, scenario, model, mesh, call, all: Priced::default() };
+    let mut pricer = Pricer { module, scenario, model, mesh, call, by_source: BTreeMap::new(), all: Priced::default() };
     let step = module.computation(module.entry).map_or(0.0, |entry| pricer.run(entry, 1.0));
-    Priced { step_s: step, ..pricer.all }
+    let mut longest: Vec<(String, f64)> = pricer.by_source.into_iter().collect();
+    longest.sort_by(|one, other| other.1.total_cmp(&one.1));
+    longest.truncate(LONGEST);
+    Priced { step_s: step, longest, ..pricer.all }
 }
 
 impl<'m> Pricer<'m> {
@@ -236,10 +255,19 @@ impl<'m> Pricer<'m> {
                         self.wait(clocks, end, times);
                     }
                 }
-                clocks.now += self.fusion(within, one, inner, times);
+                let seconds = self.fusion(within, one, inner, times);
+                clocks.now += self.noted(one, seconds, times);
             }
-            _ => clocks.now += self.plain(within, one, times),
+            _ => {
+                let seconds = self.plain(within, one, times);
+                clocks.now += self.noted(one, seconds, times);
+            }
         }
+    }
+
+    fn noted(&mut self, one: &Instruction, seconds: f64, times: f64) -> f64 {
+        *self.by_source.entry(source(one)).or_default() += seconds * times;
+        seconds
     }
 
     fn wait(&mut self, clocks: &mut Clocks, end: f64, times: f64) {

@@ -45,6 +45,12 @@ fn line(what: &str, theirs: &str, own: &str, by: Option<f64>) -> String {
     format!("{what:24}{theirs:>24}{own:>24}{by:>13}").trim_end().to_owned() + "\n"
 }
 
+/// As much of a name as a line has room for.
+fn shortened(name: &str) -> String {
+    const ROOM: usize = 34;
+    if name.chars().count() <= ROOM { name.to_owned() } else { name.chars().take(ROOM - 1).chain(['…']).collect() }
+}
+
 /// The time of the compiler's program by the profile, and what it goes to.
 fn timed(time: &Timed) -> String {
     let priced = &time.priced;
@@ -61,6 +67,9 @@ fn timed(time: &Timed) -> String {
         ("  exchanges in all", priced.exchanges_s),
     ];
     parts.into_iter().for_each(|(what, seconds)| text += &line(what, &ms(seconds), "", None));
+    for (what, seconds) in &priced.longest {
+        text += &line(&format!("    {}", shortened(what)), &ms(*seconds), "", None);
+    }
     for (call, times) in &priced.unpriced {
         text +=
             &format!("  {times} calls of {call}: nothing is known of them, and they are taken to be over at once\n");

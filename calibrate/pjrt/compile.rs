@@ -280,6 +280,7 @@ fn request(program: &str, target: &Target, folder: Option<&Folder>) -> Result<Re
         Some(slice) => slice.devices(),
         None => (0..i64::from(target.partitions)).collect(),
     };
+    let shardy = program.contains("sdy.");
     let by_variable = target.flags_by_variable();
     let mut flags = if by_variable { BTreeMap::new() } else { target.flags.clone() };
     flags.extend(folder.map(|folder| ("xla_dump_to".to_owned(), folder.path().display().to_string())));
@@ -287,9 +288,16 @@ fn request(program: &str, target: &Target, folder: Option<&Folder>) -> Result<Re
         plugin: target.plugin.path.clone(),
         topology: target.slice.as_ref().map(|slice| (slice.name(), slice.settings())),
         client: target.plugin.client_settings(target.partitions),
-        options: Options { devices, shardy: program.contains("sdy."), flags: &flags }.encode(),
+        options: Options { devices, shardy, results_left: !shardy && leaves_results(program), flags: &flags }.encode(),
         flags: if by_variable { target.flags.clone() } else { BTreeMap::new() },
     })
+}
+
+/// Whether GSPMD's annotations are on the arguments of the function that runs, and on none of its results.
+fn leaves_results(program: &str) -> bool {
+    let main = program.split("@main(").nth(1).and_then(|main| main.lines().next()).unwrap_or_default();
+    let (arguments, results) = main.split_once(" -> ").unwrap_or((main, ""));
+    arguments.contains("mhlo.sharding") && !results.contains("mhlo.sharding")
 }
 
 impl Target {
@@ -426,6 +434,16 @@ fn size(word: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn results_without_a_sharding_are_left_to_the_compiler() {
+        let (cut, plain) = ("tensor<8xf32> {mhlo.sharding = \"{devices=[8]<=[8]}\"}", "tensor<8xf32>");
+        let main = |argument: &str, result: &str| {
+            format!("module {{\n  func.func @main(%arg0: {argument}) -> ({result}) {{\n")
+        };
+        assert!(leaves_results(&main(cut, plain)));
+        assert!(!leaves_results(&main(cut, cut)) && !leaves_results(&main(plain, plain)));
+    }
 
     #[test]
     fn the_flag_that_a_compiler_does_not_have_is_read_from_its_words() {

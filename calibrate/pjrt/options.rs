@@ -14,6 +14,8 @@ pub struct Options<'a> {
     pub devices: Vec<i64>,
     /// Whether it carries Shardy's annotations (`sdy.…`); else GSPMD's (`mhlo.sharding`).
     pub shardy: bool,
+    /// Whether the compiler says how results are sharded: of GSPMD's programs that say nothing of them, as PyTorch/XLA's.
+    pub results_left: bool,
     /// The compiler's flags, without dashes.
     pub flags: &'a BTreeMap<String, String>,
 }
@@ -32,6 +34,7 @@ impl Options<'_> {
                 computation_count: self.devices.len() as i32,
                 computation_devices: self.devices.iter().map(device).collect(),
             }),
+            allow_spmd_sharding_propagation_to_output: if self.results_left { vec![true] } else { vec![] },
             use_shardy_partitioner: self.shardy,
         };
         let flags = self.flags.iter().map(|(name, value)| (name.clone(), Flag { value: Some(typed(value)) })).collect();
@@ -71,6 +74,8 @@ struct BuildOptions {
     use_spmd_partitioning: bool,
     #[prost(message, optional, tag = "9")]
     device_assignment: Option<DeviceAssignment>,
+    #[prost(bool, repeated, tag = "12")]
+    allow_spmd_sharding_propagation_to_output: Vec<bool>,
     #[prost(bool, tag = "19")]
     use_shardy_partitioner: bool,
 }
@@ -116,7 +121,7 @@ mod tests {
     #[test]
     fn options_are_the_bytes_that_the_protocol_s_rules_give() {
         let flags = [("a".to_owned(), "true".to_owned())].into();
-        let bytes = Options { devices: vec![0, 1], shardy: true, flags: &flags }.encode();
+        let bytes = Options { devices: vec![0, 1], shardy: true, results_left: false, flags: &flags }.encode();
         // Wire format: (field << 3) | type, then a varint, or a length and as many bytes.
         let assignment = [0x08, 1, 0x10, 2, 0x1a, 3, 0x0a, 1, 0, 0x1a, 3, 0x0a, 1, 1];
         let mut build = vec![0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];

@@ -56,8 +56,12 @@ impl<'c> Ready<'c> {
         number: impl Fn(usize, usize, usize) -> f64,
     ) -> Result<Self, PjrtError> {
         let flags = BTreeMap::new();
-        let options =
-            Options { devices: (0..i64::from(program.devices)).collect(), shardy: program.devices > 1, flags: &flags };
+        let options = Options {
+            devices: (0..i64::from(program.devices)).collect(),
+            shardy: program.devices > 1,
+            results_left: false,
+            flags: &flags,
+        };
         let loaded = client.compile(&program.text, &options.encode())?;
         let argument = |device: usize, at: usize, of: &Type| {
             let count = of.dims.iter().product::<u64>() as usize;

@@ -21,8 +21,11 @@ fn one(id: i64, opcode: &str, shape: Option<Shape>, operands: &[i64]) -> Instruc
 
 /// A gather that starts before a matmul of so many rows and ends after it.
 fn beside(rows: i64) -> Computation {
+    // What it starts from beside what it gives.
+    let parts = [array(4096, 4096, 0), array(4096, 4096, 0)];
+    let both = Some(Shape { tuple: parts.into_iter().flatten().collect(), ..Shape::default() });
     let all = vec![Group { ids: vec![0, 1, 2, 3] }];
-    let gather = Instruction { groups: all, ..one(3, "all-gather-start", array(4096, 4096, 0), &[2]) };
+    let gather = Instruction { groups: all, ..one(3, "all-gather-start", both, &[2]) };
     let dot = Instruction { dot: Some(Dot { contracted: vec![1] }), ..one(4, "dot", array(rows, 4096, 0), &[1, 2]) };
     let instructions = vec![
         one(1, "parameter", array(rows, 4096, 0), &[]),

@@ -22,10 +22,11 @@ pub struct Flops {
 }
 
 /// Custom calls that the compiler makes for itself and that compute nothing.
-pub const IDLE: [&str; 8] = [
+pub const IDLE: [&str; 9] = [
     "AllocateBuffer",
     "AsyncCollectiveDone",
     "AsyncCollectiveStart",
+    "ConcatBitcast",
     "MoveToDevice",
     "MoveToHost",
     "SPMDFullToShardShape",
