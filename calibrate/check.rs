@@ -173,7 +173,7 @@ fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
     let program = &prediction.classes[0].program;
     let time = of_slice.map(|compiled| Timed {
         priced: priced::priced(&compiled.program, &question.scenario, program),
-        predicted_s: (prediction.step - prediction.classes[0].breakdown.host_bound).seconds(),
+        predicted_s: prediction.step.saturating_sub(prediction.classes[0].breakdown.host_bound).seconds(),
     });
     let answers = (&compiler, &ours, time.as_ref());
     let json = format!("{:#}\n", report::json(&question, answers, &verdict));
