@@ -63,7 +63,7 @@ fn on_host(shape: &Shape) -> bool {
 }
 
 /// Instructions that move nothing.
-const FREE: [&str; 14] = [
+const FREE: [&str; 12] = [
     "parameter",
     "constant",
     "get-tuple-element",
@@ -72,12 +72,10 @@ const FREE: [&str; 14] = [
     "after-all",
     "partition-id",
     "replica-id",
-    "iota",
     "opt-barrier",
     "add-dependency",
     "domain",
     "get-dimension-size",
-    "broadcast",
 ];
 
 /// How many of what takes longest are listed.

@@ -45,7 +45,7 @@ fn host_sync(tables: &Tables, tpu: &Tpu) -> Result<Section, ImportError> {
 
 /// The section `lazy`: what PyTorch/XLA takes on a host to write a Llama block down (nine parameters, attention in matmuls, under
 /// autocast). Slopes over 1 to 8 blocks of processor time, the least of 12 steps (`tests/oracles/torch-xla-host.json`). Hosts of TPUs
-/// are newer than the one that it was measured on, and twice as fast for code of one thread: hence the width.
+/// are newer than the one that it was measured on, and nobody measured one: hence the width.
 fn lazy() -> Section {
     let source = "tests/oracles/torch-xla-host.json: torch_xla 2.9.0 on one AMD EPYC of 2017, processor time of one thread, by blocks; \
                   hosts of TPUs are newer";
