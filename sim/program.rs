@@ -271,6 +271,8 @@ pub struct Program {
     pub marks: Vec<Mark>,
     /// Who gives memory out.
     pub memory: Discipline,
+    /// What may be held besides at the peak \[B\], where it is not known at which instruction a compiler makes something again.
+    pub unsettled: Bytes,
     /// Whether the device takes what all streams are given from one queue (`CUDA_DEVICE_MAX_CONNECTIONS=1`).
     pub one_queue: bool,
     /// Ranks in the job; one class of them runs this program.

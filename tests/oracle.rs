@@ -42,6 +42,7 @@ mod vocabulary_head;
 mod xla;
 mod xla_case;
 mod xla_collectives;
+mod xla_edge;
 mod xla_plain;
 mod xla_vmem;
 mod xla_windows;

@@ -88,7 +88,7 @@ fn figures(compiler: &Compiler, ours: &Ours, for_slice: bool) -> String {
             text += &both("arguments [B]", memory.argument.into(), ours.arguments.into());
             let peak = thousands(ours.peak.into());
             text += &match for_slice {
-                true => both("peak [B]", memory.peak.into(), ours.peak.into()),
+                true => both("peak [B]", compiled.peak().into(), ours.peak.into()),
                 false => line("peak [B]", "another chip's", &peak, None),
             };
             text += &line("temporary [B]", &thousands(memory.temp.into()), "", None);

@@ -68,7 +68,7 @@ impl Compiler {
     /// Bytes of arguments and at the peak, if it fits.
     pub fn memory(&self) -> Option<(u64, u64)> {
         match self {
-            Self::Fits(compiled) => Some((compiled.memory.argument, compiled.memory.peak)),
+            Self::Fits(compiled) => Some((compiled.memory.argument, compiled.peak())),
             Self::Holds(buffers) => Some((buffers.argument, buffers.peak)),
             Self::OutOfMemory { .. } => None,
         }

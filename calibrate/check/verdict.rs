@@ -51,7 +51,7 @@ pub fn verdict(compiler: &Compiler, ours: &Ours, comparable: Comparable) -> (Ver
     }
     if let Some(compiled) = compiler.compiled() {
         if comparable.slice {
-            hold("the peak is predicted", compiled.memory.peak.into(), ours.peak.into(), PEAK);
+            hold("the peak is predicted", compiled.peak().into(), ours.peak.into(), PEAK);
         }
         if comparable.matmuls {
             hold("matmuls are predicted", compiled.flops.matmul.into(), ours.matmul, FLOPS);

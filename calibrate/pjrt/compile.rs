@@ -21,6 +21,12 @@ use super::plugins::Plugin;
 use super::slice::Slice;
 use crate::interrupt::Stop;
 
+/// Where XLA writes what it makes, its account of buffers among it.
+const DUMP: &str = "xla_dump_to";
+
+/// Flags of a compiler by name, without dashes.
+pub type Flags = BTreeMap<String, String>;
+
 /// What to compile for, and how.
 #[derive(Clone, Debug)]
 pub struct Target {
@@ -30,8 +36,8 @@ pub struct Target {
     pub slice: Option<Slice>,
     /// Devices that the program is partitioned over: as many as its mesh has.
     pub partitions: u32,
-    /// The compiler's flags, without dashes.
-    pub flags: BTreeMap<String, String>,
+    /// The compiler's flags.
+    pub flags: Flags,
 }
 
 /// Where and how compilers are run.
@@ -90,6 +96,14 @@ pub struct Compiled {
     /// The program as it will run.
     #[serde(skip)]
     pub program: Module,
+}
+
+impl Compiled {
+    /// The most at one time \[B\], by the account of buffers where there is one: the runtime's statistics count host memory in where
+    /// activations are copied there, and give more than the chip has for steps that fit (libtpu 0.0.42.1).
+    pub fn peak(&self) -> u64 {
+        self.account.as_ref().map_or(self.memory.peak, |account| account.peak)
+    }
 }
 
 /// Why there is no compiled program.
@@ -169,7 +183,9 @@ pub fn compile(program: &str, target: &Target, setup: &Setup) -> Result<Compiled
     if let Some((answer, compiled)) = kept.as_deref().and_then(unframed) {
         return understood(answer, compiled, target, true);
     }
-    let folder = target.slice.is_some().then(account_folder).transpose()?;
+    // Who wants the dump gets it, and the account with it.
+    let ours = target.slice.is_some() && !target.flags.contains_key(DUMP);
+    let folder = ours.then(account_folder).transpose()?;
     let asked = request(program, target, folder.as_ref())?;
     let (environment, input) = (environment(target), input(&asked, program));
     let began = Instant::now();
@@ -281,15 +297,14 @@ fn request(program: &str, target: &Target, folder: Option<&Folder>) -> Result<Re
         None => (0..i64::from(target.partitions)).collect(),
     };
     let shardy = program.contains("sdy.");
-    let by_variable = target.flags_by_variable();
-    let mut flags = if by_variable { BTreeMap::new() } else { target.flags.clone() };
-    flags.extend(folder.map(|folder| ("xla_dump_to".to_owned(), folder.path().display().to_string())));
+    let (in_variable, mut flags) = target.flags_by_way();
+    flags.extend(folder.map(|folder| (DUMP.to_owned(), folder.path().display().to_string())));
     Ok(Request {
         plugin: target.plugin.path.clone(),
         topology: target.slice.as_ref().map(|slice| (slice.name(), slice.settings())),
         client: target.plugin.client_settings(target.partitions),
         options: Options { devices, shardy, results_left: !shardy && leaves_results(program), flags: &flags }.encode(),
-        flags: if by_variable { target.flags.clone() } else { BTreeMap::new() },
+        flags: in_variable,
     })
 }
 
@@ -301,9 +316,11 @@ fn leaves_results(program: &str) -> bool {
 }
 
 impl Target {
-    /// Whether flags go into `LIBTPU_INIT_ARGS`, as users set them: libtpu has flags that no compile option reaches.
-    fn flags_by_variable(&self) -> bool {
-        self.slice.is_some() || self.plugin.kind == Some(super::plugins::Kind::Tpu)
+    /// Flags that go into `LIBTPU_INIT_ARGS`, as users set them, since libtpu has flags that no compile option reaches; and those
+    /// that are compile options: all of another compiler's, and what is dumped, which users set in `XLA_FLAGS`.
+    fn flags_by_way(&self) -> (Flags, Flags) {
+        let tpu = self.slice.is_some() || self.plugin.kind == Some(super::plugins::Kind::Tpu);
+        self.flags.clone().into_iter().partition(|(name, _)| tpu && !name.starts_with("xla_dump_"))
     }
 }
 
@@ -358,8 +375,9 @@ fn environment(target: &Target) -> Vec<(OsString, OsString)> {
     let mut all: Vec<(OsString, OsString)> =
         kept.iter().filter_map(|name| Some(((*name).into(), std::env::var_os(name)?))).collect();
     let mut set = |name: &str, value: &str| all.push((name.into(), value.into()));
-    if target.flags_by_variable() {
-        let flags: Vec<String> = target.flags.iter().map(|(name, value)| format!("--{name}={value}")).collect();
+    let (in_variable, _) = target.flags_by_way();
+    if !in_variable.is_empty() {
+        let flags: Vec<String> = in_variable.iter().map(|(name, value)| format!("--{name}={value}")).collect();
         set("LIBTPU_INIT_ARGS", &flags.join(" "));
     }
     if let Some(slice) = &target.slice {

@@ -240,6 +240,24 @@ impl XlaPlan {
         }
     }
 
+    /// Whether the kernel that sums a loss by one-hot rows writes the gradient of logits beside them, for matmuls to read: around loops
+    /// over windows, and of one sequence a chip, whose axis the partitioner leaves with nothing to count. Else single matmuls make it of
+    /// the logits as they read them (`tests/oracles/xla-edge.json`: with one sequence a chip there are both, with more there are not).
+    pub(crate) fn loss_writes_gradient(&self) -> bool {
+        self.in_memory(false) || (self.batch == 1 && !self.one_sequence() && !self.shares_words_in_windows())
+    }
+
+    /// Whether chips share the head's words and exchange its shards in windows that are written out. Of such steps some write the
+    /// gradient of logits and some do not, by what is not known (`tests/oracles/xla-edge.json`: `r-11` does, `l-f4t2-16` and `r-19` do not).
+    pub(crate) fn shares_words_in_windows(&self) -> bool {
+        self.mesh.tensor > 1 && self.exchanges_in_windows() && !self.in_loops(false)
+    }
+
+    /// Whether the head's gradient is reduced in windows.
+    fn exchanges_in_windows(&self) -> bool {
+        self.flags.scatter == Overlap::Windowed && self.windows.pay(self.own_tokens(), self.mesh.shards())
+    }
+
     /// Whether the step is laid out otherwise than MaxText's own: written out block by block, or with another loss.
     pub(crate) fn is_laid_out_otherwise(&self) -> bool {
         !self.scan || self.targets != Targets::OneHot
@@ -288,13 +306,18 @@ impl XlaPlan {
     /// Whether something of the loss is left for when the loop back is over: the loss itself, or the head's gradient, both of which
     /// read the logits. The compiler's scheduler decides, by what is not known. Of 22 steps compiled for this question
     /// (`tests/oracles/xla-late.json`) it is at once with up to [`FEW_BLOCKS`] blocks, one-hot targets without a tensor axis up to
-    /// [`FEW_ONE_HOT`], and no more than [`FEW_WORDS`] words on a chip; late with more of either.
+    /// [`FEW_ONE_HOT`], and no more than [`FEW_WORDS`] words on a chip; late with more of either. Where chips share words and exchange in
+    /// windows, words do not count. It is at once, too, where chips have all of the head, and where they share words with too few chips
+    /// for windows to pay (`tests/oracles/xla-edge.json`).
     pub fn late_loss(&self) -> bool {
-        let words = self.model.vocab / u64::from(self.mesh.tensor);
-        let one_hot = self.targets == Targets::OneHot && self.mesh.tensor == 1;
-        let blocks = if one_hot { FEW_ONE_HOT } else { FEW_BLOCKS };
-        let few = !self.scan || (self.model.layers.count() <= blocks && words <= FEW_WORDS);
-        self.pipeline.is_none() && !self.in_memory(false) && self.vocab_tiling < 2 && !few
+        let tensor = self.mesh.tensor;
+        let most = if self.targets == Targets::OneHot && tensor == 1 { FEW_ONE_HOT } else { FEW_BLOCKS };
+        let few_words = self.model.vocab / u64::from(tensor) <= FEW_WORDS || self.shares_words_in_windows();
+        let few = self.model.layers.count() <= most && few_words;
+        let shards = self.mesh.shards();
+        let at_once = shards < 2 || (tensor > 1 && !self.windows.pay(self.own_tokens(), shards));
+        let written_out = !self.scan || self.in_memory(false);
+        self.pipeline.is_none() && self.vocab_tiling < 2 && !(few || at_once || written_out)
     }
 
     /// Tokens of one step of the whole job: chips of the tensor axis share theirs.

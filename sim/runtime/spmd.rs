@@ -41,9 +41,10 @@ impl XlaPlan {
         let mut room = Room::default();
         loop {
             let program = step::program((self, budget), room);
-            match room.tighter(held(&program, step::HEAD), self) {
+            let held = held(&program, step::HEAD);
+            match room.tighter(held, self) {
                 Some(tighter) => room = tighter,
-                None => return (program, room),
+                None => return (Program { unsettled: room.unsettled(held, self), ..program }, room),
             }
         }
     }

@@ -63,6 +63,11 @@ impl Policy {
         Policy::Names(names)
     }
 
+    /// Whether anything is copied to the host's memory and back.
+    pub fn offloads(self) -> bool {
+        matches!(self, Policy::Names(names) if names.contains(&Keep::Offload))
+    }
+
     /// What becomes of a tensor of forward.
     pub fn keep(self, name: Option<&str>) -> Keep {
         // A feed-forward without a gate has one tensor in the place of two.

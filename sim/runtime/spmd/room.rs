@@ -8,6 +8,8 @@
 //! weights gathered for two uses; where that is not enough, the sum behind attention's projection, and values: each the result of
 //! one matmul of what is there anyway.
 
+use super::step::HALF;
+use crate::plan::xla::flags::Overlap;
 use crate::plan::xla::{Logarithms, Targets, XlaPlan};
 use crate::program::{Instr, Program};
 use crate::units::Bytes;
@@ -60,7 +62,7 @@ impl Room {
             }
         }
         let kept = match job.targets {
-            Targets::OneHot => job.late_loss(),
+            Targets::OneHot => job.late_loss() && !job.loss_writes_gradient(),
             Targets::LogSoftmax => job.logarithms() == Logarithms::Apart,
             Targets::Indexed => false,
         };
@@ -74,6 +76,23 @@ impl Room {
             Blocks::Short => return None,
         };
         Some(Room { blocks, ..self })
+    }
+
+    /// What may be held besides at the peak.
+    ///
+    /// The last turn of a loop that copies from the host is written out behind it, as there is nothing to copy for the next one, and
+    /// logits that the loss asks for behind the loop are made again at its start, at its end or in between: the scheduler's choice (Llama
+    /// 3.1 8B on 2 × 4 chips, everything offloaded, no windows: at the end with two sequences of 24,576, at the start with three of
+    /// 12,288 and four of 8,192). Gradients that are reduced beside what follows bring the loss before the loop.
+    ///
+    /// And where chips share words and exchange in windows, the gradient of logits may lie beside them.
+    pub(super) fn unsettled(self, held: Held, job: &XlaPlan) -> Bytes {
+        let logits = Bytes(HALF * job.own_tokens() * (job.model.vocab / u64::from(job.mesh.tensor)));
+        let copies = job.remat.offloads() && job.flags.scatter != Overlap::Asynchronous;
+        let last_turn = if self.logits && copies { held.blocks + logits } else { Bytes(0) };
+        let one_hot = job.targets == Targets::OneHot && job.vocab_tiling < 2;
+        let loss = if one_hot && job.shares_words_in_windows() { held.loss + logits } else { Bytes(0) };
+        last_turn.max(loss).saturating_sub(held.blocks.max(held.loss))
     }
 
     /// What a reader of the plan should know of it.

@@ -212,7 +212,7 @@ fn doubt(scenario: &Scenario, program: &Program, (outside, wanted): (Bytes, Byte
             Parts::Compiled(job) if job.is_laid_out_otherwise() => COMPILED_OTHERWISE,
             _ => COMPILED,
         };
-        let doubt = part(wanted, share);
+        let doubt = part(wanted, share).max(program.unsettled);
         return (doubt, format!("the compiler's peak is known to ± {}", gib(doubt)));
     }
     let doubt = part(outside, scenario.profile.overheads.evidence.spread());

@@ -233,6 +233,7 @@ impl Step<'_> {
                 self.linear_backward((variant, index), (&needs, gradient), (inputs[0], outputs[0], after), held);
             }
             Kind::Masks => {
+                self.masks_gradient();
                 let work = Self::memory(MemoryKind::Elementwise, Self::bytes(to), bytes);
                 self.scatter_scores_backward();
                 self.tape.kernel("masks backward", work, &reads, &outputs);
@@ -247,7 +248,7 @@ impl Step<'_> {
                 let size = (inputs[0].rows, inputs[0].width, self.job.seq, MatmulLayout::Forward);
                 self.matmul(size, &Gathered::Own, (&reads, &outputs[..1]));
                 let size = (to.rows, places, to.width, MatmulLayout::Forward);
-                self.matmul(size, &Gathered::Own, (&reads, &outputs[1..]));
+                self.late_masks = Some((size, reads, outputs[1]));
             }
             Kind::Send => self.send(gradient, outputs[0], Self::bytes(to)),
             // Copies' gradients in the order of tokens, added up (`use_custom_sort_vjp`); the choice has none.
@@ -343,6 +344,14 @@ impl Step<'_> {
             self.weight_gradient(size, tokens, among, &reads);
         }
         self.linear = false;
+    }
+
+    /// The gradient of the weights in a mask: nothing but the mask's own backward asks for it, and it is as large as the mask, so the
+    /// compiler makes it when experts' backward is over.
+    fn masks_gradient(&mut self) {
+        if let Some((size, reads, gradient)) = self.late_masks.take() {
+            self.matmul(size, &Gathered::Own, (&reads, &[gradient]));
+        }
     }
 
     /// A tensor's gradient: the first to arrive, or the sum, which the kernel that makes the second takes in.

@@ -244,7 +244,7 @@ impl Step<'_> {
                 (self.tape.value("gradient of logits", HALF * tokens * words, Category::Logits), HALF)
             }
             // Single matmuls that ask for the gradient make it of the logits.
-            Targets::OneHot if parts == 1 && !self.job.in_memory(false) => (logits[0], HALF),
+            Targets::OneHot if parts == 1 && !self.job.loss_writes_gradient() => (logits[0], HALF),
             // The loss is summed in the same kernel, so the gradient is beside the logits,
             Targets::OneHot => (self.tape.value("gradient of logits", HALF * tokens * words, Category::Logits), HALF),
             // or takes the place of those in bf16.

@@ -8,14 +8,14 @@ use crate::model::layer::KindId;
 use crate::plan::xla::Pipeline;
 use crate::plan::xla::XlaPlan;
 use crate::plan::xla::{Keep, Policy};
-use crate::program::{Category, Collective, Comm, DType, GroupId, MemoryKind, ScopeId, Work};
+use crate::program::{Category, Collective, Comm, DType, GroupId, MatmulLayout, MemoryKind, ScopeId, Work};
 use crate::runtime::spmd::block::{Block, Named, Tensor};
 use crate::runtime::spmd::room::Room;
 use crate::runtime::spmd::tape::{At, FROM_HOST, TO_HOST, Tape, Value};
 use crate::units::Bytes;
 
 /// Bytes of a number in compute.
-pub(super) const HALF: u64 = 2;
+pub(in super::super) const HALF: u64 = 2;
 /// Bytes of a number in fp32.
 pub(super) const FULL: u64 = 4;
 
@@ -113,6 +113,8 @@ pub(super) struct Step<'j> {
     pub(super) moves: Moves,
     /// A weight gradient that waits for its input.
     pub(super) late: Option<Late>,
+    /// What makes the gradient of a mask's weights: sizes, what it reads, and it.
+    pub(super) late_masks: Option<((u64, u64, u64, MatmulLayout), Vec<Value>, Value)>,
     /// Keys and values of whole sequences, which attention that ran again has gathered and its backward reads.
     pub(super) sequences: Vec<Value>,
     /// Each row's log-sum-exp, of attention that ran again.
@@ -175,6 +177,7 @@ impl<'j> Step<'j> {
             pending: vec![],
             moves: Moves::default(),
             late: None,
+            late_masks: None,
             sequences: vec![],
             row_sums: None,
             sorted_words: None,
