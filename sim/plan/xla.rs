@@ -258,9 +258,10 @@ impl XlaPlan {
         self.flags.scatter == Overlap::Windowed && self.windows.pay(self.own_tokens(), self.mesh.shards())
     }
 
-    /// Whether the step is laid out otherwise than MaxText's own: written out block by block, or with another loss.
+    /// Whether the step is laid out otherwise than the steps by which peaks are best known, MaxText's own with full remat: written out block
+    /// by block, with another loss, or with a policy that keeps more or copies to the host.
     pub(crate) fn is_laid_out_otherwise(&self) -> bool {
-        !self.scan || self.targets != Targets::OneHot
+        !self.scan || self.targets != Targets::OneHot || self.remat.keeps_more_than_inputs()
     }
 
     /// Whether the batch of the whole job is one sequence. Then what picks the logits of right words is an index, whose derivative is a

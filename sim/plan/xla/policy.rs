@@ -68,6 +68,11 @@ impl Policy {
         matches!(self, Policy::Names(names) if names.contains(&Keep::Offload))
     }
 
+    /// Whether something is kept or copied to the host besides a block's input in HBM.
+    pub fn keeps_more_than_inputs(self) -> bool {
+        matches!(self, Policy::Names(names) if names[0] != Keep::Device || names[1..].iter().any(|keep| *keep != Keep::Remat))
+    }
+
     /// What becomes of a tensor of forward.
     pub fn keep(self, name: Option<&str>) -> Keep {
         // A feed-forward without a gate has one tensor in the place of two.

@@ -36,11 +36,15 @@ impl Step<'_> {
                     }
                     false => normed,
                 };
-                // Clipping asks for all gradients at once, and the compiler leaves one that is reduced in windows for when blocks'
-                // backward is over, and the gradient of logits with it. A step that is short of memory reduces it first: so it is
-                // written without experts, where the loss needs the most memory either way.
+                // The compiler leaves the head's gradient, and that of logits with it, for when blocks' backward is over: where it is
+                // reduced in a loop over windows, if blocks' backward copies from the host (13 of 13 steps of `xla-edge.json`, and none
+                // of 18 that copy nothing and clip); where windows are written out, if clipping asks for all gradients at once. A step
+                // that is short of memory reduces it first: so it is written without experts, where the loss needs the most memory
+                // either way.
                 let how = self.settle(self.job.flags.scatter, self.tokens(), self.all());
-                let waits = self.job.clip && how == Overlap::Windowed && self.job.model.experts().is_some();
+                let asked = self.job.clip && self.job.model.experts().is_some();
+                let copies = self.job.in_memory(false) && self.job.remat.offloads();
+                let waits = how == Overlap::Windowed && (asked || copies);
                 let late = self.job.late_loss();
                 // PyTorch/XLA's optimizer reads it, and the rest of the graph does not wait.
                 let lazy = self.job.torch.is_some() && how == Overlap::Windowed;
