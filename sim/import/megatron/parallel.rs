@@ -57,6 +57,9 @@ pub fn mesh(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErr
     Ok(())
 }
 
+/// Stages whose layers are listed one by one: more than any model has layers.
+const MOST_STAGES: i64 = 65_536;
+
 /// Writes `[pipeline]`.
 pub fn pipeline(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
     let each = settings.count("num_layers_per_virtual_pipeline_stage")?;
@@ -100,6 +103,12 @@ pub fn pipeline(out: &mut Imported, settings: &Settings<'_>) -> Result<(), Impor
     if let Some((stages, why)) = virtual_stages.filter(|(stages, _)| *stages > 1) {
         out.put("pipeline.virtual_stages", stages, why);
         out.put_found("pipeline.overlap_p2p", overlap);
+    }
+    let listed = first.is_some() || last.is_some() || embedding.is_some() || loss.is_some();
+    if listed && pp.checked_mul(stages).is_none_or(|all| all > MOST_STAGES) {
+        let key =
+            if stages > MOST_STAGES { "num_virtual_stages_per_pipeline_rank" } else { "pipeline_model_parallel_size" };
+        return Err(settings.wrong(key, &format!("at most {MOST_STAGES} stages in all"), "no more stages than layers"));
     }
     let uneven = match (&first, &last) {
         (None, None) => None,

@@ -68,9 +68,11 @@ impl Policy {
         matches!(self, Policy::Names(names) if names.contains(&Keep::Offload))
     }
 
-    /// Whether something is kept or copied to the host besides a block's input in HBM.
+    /// Whether something is kept or copied to the host besides a block's input in HBM. The last tensor is read by nothing in backward, and
+    /// is dropped whatever a policy says.
     pub fn keeps_more_than_inputs(self) -> bool {
-        matches!(self, Policy::Names(names) if names[0] != Keep::Device || names[1..].iter().any(|keep| *keep != Keep::Remat))
+        let Policy::Names([input, between @ .., _]) = self else { return false };
+        input != Keep::Device || between.iter().any(|keep| *keep != Keep::Remat)
     }
 
     /// What becomes of a tensor of forward.

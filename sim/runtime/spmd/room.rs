@@ -8,7 +8,6 @@
 //! weights gathered for two uses; where that is not enough, the sum behind attention's projection, and values: each the result of
 //! one matmul of what is there anyway.
 
-use super::step::HALF;
 use crate::plan::xla::flags::Overlap;
 use crate::plan::xla::{Logarithms, Targets, XlaPlan};
 use crate::program::{Instr, Program};
@@ -87,7 +86,8 @@ impl Room {
     ///
     /// And where chips share words and exchange in windows, the gradient of logits may lie beside them.
     pub(super) fn unsettled(self, held: Held, job: &XlaPlan) -> Bytes {
-        let logits = Bytes(HALF * job.own_tokens() * (job.model.vocab / u64::from(job.mesh.tensor)));
+        // In bf16.
+        let logits = Bytes(2 * job.own_tokens() * (job.model.vocab / u64::from(job.mesh.tensor)));
         let copies = job.remat.offloads() && job.flags.scatter != Overlap::Asynchronous;
         let last_turn = if self.logits && copies { held.blocks + logits } else { Bytes(0) };
         let one_hot = job.targets == Targets::OneHot && job.vocab_tiling < 2;

@@ -25,7 +25,6 @@ use crate::program::builder::Section;
 use crate::program::{Budget, Builder, Category, Discipline, Dispatch, Pass, Program};
 use crate::runtime::optimizer::param::elements;
 use crate::units::Bytes;
-pub(super) use state::HALF;
 use state::{FULL, Groups, Scopes, Step};
 
 /// The region of the last norm, the head and the loss.

@@ -15,7 +15,7 @@ use crate::runtime::spmd::tape::{At, FROM_HOST, TO_HOST, Tape, Value};
 use crate::units::Bytes;
 
 /// Bytes of a number in compute.
-pub(in super::super) const HALF: u64 = 2;
+pub(super) const HALF: u64 = 2;
 /// Bytes of a number in fp32.
 pub(super) const FULL: u64 = 4;
 
