@@ -79,10 +79,8 @@ impl Room {
 
     /// What may be held besides at the peak.
     ///
-    /// The last turn of a loop that copies from the host is written out behind it, as there is nothing to copy for the next one, and
-    /// logits that the loss asks for behind the loop are made again at its start, at its end or in between: the scheduler's choice (Llama
-    /// 3.1 8B on 2 × 4 chips, everything offloaded, no windows: at the end with two sequences of 24,576, at the start with three of
-    /// 12,288 and four of 8,192). Gradients that are reduced beside what follows bring the loss before the loop.
+    /// The last turn of a loop that copies from the host is written out behind it. Logits that the loss asks for behind the loop are
+    /// made again somewhere in that turn: the scheduler's choice.
     ///
     /// And where chips share words and exchange in windows, the gradient of logits may lie beside them.
     pub(super) fn unsettled(self, held: Held, job: &XlaPlan) -> Bytes {
