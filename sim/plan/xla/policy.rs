@@ -65,14 +65,22 @@ impl Policy {
 
     /// Whether anything is copied to the host's memory and back.
     pub fn offloads(self) -> bool {
-        matches!(self, Policy::Names(names) if names.contains(&Keep::Offload))
+        self.of_backward().contains(&Keep::Offload)
     }
 
-    /// Whether something is kept or copied to the host besides a block's input in HBM. The last tensor is read by nothing in backward, and
-    /// is dropped whatever a policy says.
+    /// Whether something is kept or copied to the host besides a block's input in HBM.
     pub fn keeps_more_than_inputs(self) -> bool {
-        let Policy::Names([input, between @ .., _]) = self else { return false };
-        input != Keep::Device || between.iter().any(|keep| *keep != Keep::Remat)
+        let all = self.of_backward();
+        all.first() == Some(&Keep::Offload) || all.iter().skip(1).any(|keep| *keep != Keep::Remat)
+    }
+
+    /// What becomes of the tensors that backward reads: nothing reads the last one, which is dropped whatever a policy says. None for
+    /// [`Policy::None`].
+    fn of_backward(&self) -> &[Keep] {
+        match self {
+            Policy::None => &[],
+            Policy::Names(names) => &names[..TENSORS.len() - 1],
+        }
     }
 
     /// What becomes of a tensor of forward.

@@ -1,12 +1,12 @@
 //! What is not simulated of a step for GPUs.
 
-use crate::plan::xla::{GpuFlags, Keep, Policy, XlaPlan};
+use crate::plan::xla::{GpuFlags, XlaPlan};
 use crate::runtime::Refusal;
 
 /// What of a plan has no rules on GPUs.
 pub(super) fn refuses(job: &XlaPlan) -> Option<Refusal> {
     job.gpu()?;
-    let offloads = matches!(job.remat, Policy::Names(names) if names.contains(&Keep::Offload));
+    let offloads = job.remat.offloads();
     let cases = [
         (job.model.experts().is_some(), Refusal::new("xla-gpu-experts", "a mixture of experts, on XLA for GPUs")),
         (

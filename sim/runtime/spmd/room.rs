@@ -8,6 +8,7 @@
 //! weights gathered for two uses; where that is not enough, the sum behind attention's projection, and values: each the result of
 //! one matmul of what is there anyway.
 
+use super::tape::KEPT;
 use crate::plan::xla::flags::Overlap;
 use crate::plan::xla::{Logarithms, Targets, XlaPlan};
 use crate::program::{Instr, Program};
@@ -77,20 +78,23 @@ impl Room {
         Some(Room { blocks, ..self })
     }
 
-    /// What may be held besides at the peak.
+    /// What may be held besides at the peak, where the compiler's order is not known (`tests/oracles/xla-edge.json`).
     ///
     /// The last turn of a loop that copies from the host is written out behind it. Logits that the loss asks for behind the loop are
-    /// made again somewhere in that turn: the scheduler's choice.
-    ///
-    /// And where chips share words and exchange in windows, the gradient of logits may lie beside them.
+    /// made again somewhere in that turn. What is kept in HBM the turn finds in a copy, whole; not in all steps. Where chips share
+    /// words and exchange in windows, the gradient of logits may lie beside them.
     pub(super) fn unsettled(self, held: Held, job: &XlaPlan) -> Bytes {
         // In bf16.
         let logits = Bytes(2 * job.own_tokens() * (job.model.vocab / u64::from(job.mesh.tensor)));
-        let copies = job.remat.offloads() && job.flags.scatter != Overlap::Asynchronous;
-        let last_turn = if self.logits && copies { held.blocks + logits } else { Bytes(0) };
+        let (scatter, gather) = (job.flags.scatter, job.flags.gather_backward);
+        let turn = job.remat.offloads() && scatter != Overlap::Asynchronous;
+        let again = if turn && self.logits { logits } else { Bytes(0) };
+        let shared = job.mesh.tensor > 1 || job.mesh.context > 1;
+        let copied = if turn && gather != Overlap::Asynchronous && !shared { held.kept } else { Bytes(0) };
         let one_hot = job.targets == Targets::OneHot && job.vocab_tiling < 2;
-        let loss = if one_hot && job.shares_words_in_windows() { held.loss + logits } else { Bytes(0) };
-        last_turn.max(loss).saturating_sub(held.blocks.max(held.loss))
+        let beside = if one_hot && job.shares_words_in_windows() { logits } else { Bytes(0) };
+        let most = (held.blocks + again + copied).max(held.loss + beside);
+        most.saturating_sub(held.blocks.max(held.loss))
     }
 
     /// What a reader of the plan should know of it.
@@ -116,6 +120,8 @@ pub(super) struct Held {
     loss: Bytes,
     /// Elsewhere.
     blocks: Bytes,
+    /// What forward keeps for backward.
+    kept: Bytes,
 }
 
 /// The most that a program holds at once. The region named `loss` is the loss until another follows; what comes back to it after
@@ -128,6 +134,8 @@ pub(super) fn held(program: &Program, loss: &str) -> Held {
             Instr::Alloc { buffer } => {
                 let buffer = program.buffer(buffer);
                 live += buffer.bytes.0;
+                let kept = if buffer.name == KEPT { buffer.bytes } else { Bytes(0) };
+                most.kept = most.kept + kept;
                 let here = program.scope(buffer.scope) == loss;
                 began |= here;
                 over |= began && !here;

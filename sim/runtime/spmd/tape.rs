@@ -62,6 +62,9 @@ pub(super) struct Sized {
     pub(super) name: &'static str,
 }
 
+/// The name of what forward keeps in HBM.
+pub(super) const KEPT: &str = "kept for backward";
+
 /// The list.
 #[derive(Debug)]
 pub(super) struct Tape {

@@ -40,11 +40,7 @@ impl Step<'_> {
 
     /// From the gradient of the last of some blocks' result to that of the first one's input.
     pub(super) fn blocks_backward(&mut self, layers: Range<usize>, mut gradient: Value) -> Value {
-        let first = layers.start;
         for layer in layers.rev() {
-            if layer == first {
-                self.copy_stacks(self.variant_of[layer]);
-            }
             self.layer = layer;
             self.tape.scope = self.scopes.layers[layer];
             gradient = self.block_backward(self.variant_of[layer], gradient);
@@ -109,26 +105,6 @@ impl Step<'_> {
     /// no window.
     fn reads_stacks(&self, variant: usize) -> bool {
         self.job.mesh.expert > 1 && self.variants[variant].block.weights.iter().any(|weight| weight.experts)
-    }
-
-    /// The last turn of a loop that copies from the host is written out behind it, as there is nothing to copy for the next one, and
-    /// finds what was kept in HBM in copies of the loop's results, whole. Where chips share a sequence or a weight's columns it finds
-    /// them where they are (`tests/oracles/xla-edge.json`).
-    fn copy_stacks(&mut self, variant: usize) {
-        let shared = self.job.mesh.tensor > 1 || self.job.mesh.context > 1;
-        let offloads = self.job.remat.offloads() && self.job.scan && self.job.gpu().is_none();
-        if shared || !offloads || self.staged.is_some() {
-            return;
-        }
-        let block = self.variants[variant].block.clone();
-        for (tensor, keep) in self.variants[variant].kept.clone() {
-            if keep == Keep::Device {
-                let bytes = self.runs() * Self::bytes(block.tensors[tensor]);
-                let stack = self.stack(tensor, Self::bytes(block.tensors[tensor]));
-                let copy = self.tape.value("kept, copied", bytes, Category::Activation);
-                self.tape.kernel("copy", Self::memory(MemoryKind::Copy, bytes, bytes), &[stack], &[copy]);
-            }
-        }
     }
 
     /// How weights are gathered for what runs again.

@@ -8,7 +8,7 @@ use crate::plan::xla::flags::Overlap;
 use crate::plan::xla::{Keep, Policy};
 use crate::program::{Category, Collective, MatmulLayout, MemoryKind};
 use crate::runtime::spmd::block::{Kind, Tensor};
-use crate::runtime::spmd::tape::{At, Value};
+use crate::runtime::spmd::tape::{At, KEPT, Value};
 
 impl Step<'_> {
     /// Looks tokens up in the table.
@@ -187,7 +187,7 @@ impl Step<'_> {
             return *stack;
         }
         let blocks = if matches!(place.0, Whose::Block(_)) { 1 } else { self.runs() };
-        let stack = self.tape.value("kept for backward", blocks * bytes, Category::Activation);
+        let stack = self.tape.value(KEPT, blocks * bytes, Category::Activation);
         self.stacks.push((place, stack));
         stack
     }
