@@ -134,8 +134,7 @@ pub(super) fn held(program: &Program, loss: &str) -> Held {
             Instr::Alloc { buffer } => {
                 let buffer = program.buffer(buffer);
                 live += buffer.bytes.0;
-                let kept = if buffer.name == KEPT { buffer.bytes } else { Bytes(0) };
-                most.kept = most.kept + kept;
+                most.kept += if buffer.name == KEPT { buffer.bytes } else { Bytes(0) };
                 let here = program.scope(buffer.scope) == loss;
                 began |= here;
                 over |= began && !here;

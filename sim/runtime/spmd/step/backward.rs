@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::shards::Gathered;
-use super::state::{HALF, Late, Step, Variant, Whose};
+use super::state::{HALF, Late, LateMasks, Step, Variant, Whose};
 use crate::plan::xla::Keep;
 use crate::plan::xla::flags::Overlap;
 use crate::program::{Category, Collective, MatmulLayout, MemoryKind, Pass};
@@ -247,8 +247,7 @@ impl Step<'_> {
             Kind::Combine(places) => {
                 let size = (inputs[0].rows, inputs[0].width, self.job.seq, MatmulLayout::Forward);
                 self.matmul(size, &Gathered::Own, (&reads, &outputs[..1]));
-                let size = (to.rows, places, to.width, MatmulLayout::Forward);
-                self.late_masks = Some((size, reads, outputs[1]));
+                self.late_masks = Some(LateMasks { size: (to.rows, places, to.width), reads, gradient: outputs[1] });
             }
             Kind::Send => self.send(gradient, outputs[0], Self::bytes(to)),
             // Copies' gradients in the order of tokens, added up (`use_custom_sort_vjp`); the choice has none.
@@ -349,8 +348,8 @@ impl Step<'_> {
     /// The gradient of the weights in a mask: nothing but the mask's own backward asks for it, and it is as large as the mask, so the
     /// compiler makes it when experts' backward is over.
     fn masks_gradient(&mut self) {
-        if let Some((size, reads, gradient)) = self.late_masks.take() {
-            self.matmul(size, &Gathered::Own, (&reads, &[gradient]));
+        if let Some(LateMasks { size: (m, n, k), reads, gradient }) = self.late_masks.take() {
+            self.matmul((m, n, k, MatmulLayout::Forward), &Gathered::Own, (&reads, &[gradient]));
         }
     }
 

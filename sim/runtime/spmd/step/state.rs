@@ -8,7 +8,7 @@ use crate::model::layer::KindId;
 use crate::plan::xla::Pipeline;
 use crate::plan::xla::XlaPlan;
 use crate::plan::xla::{Keep, Policy};
-use crate::program::{Category, Collective, Comm, DType, GroupId, MatmulLayout, MemoryKind, ScopeId, Work};
+use crate::program::{Category, Collective, Comm, DType, GroupId, MemoryKind, ScopeId, Work};
 use crate::runtime::spmd::block::{Block, Named, Tensor};
 use crate::runtime::spmd::room::Room;
 use crate::runtime::spmd::tape::{At, FROM_HOST, TO_HOST, Tape, Value};
@@ -71,6 +71,14 @@ pub(super) struct Late {
     pub(super) reads: Vec<Value>,
 }
 
+/// A matmul that waits: the gradient of a mask's weights.
+pub(super) struct LateMasks {
+    /// Rows, columns, and what is summed over.
+    pub(super) size: (u64, u64, u64),
+    pub(super) reads: Vec<Value>,
+    pub(super) gradient: Value,
+}
+
 /// A step being written.
 pub(super) struct Step<'j> {
     /// What is run: all of it, or of a micro-batch, in a pipeline's loop.
@@ -113,8 +121,8 @@ pub(super) struct Step<'j> {
     pub(super) moves: Moves,
     /// A weight gradient that waits for its input.
     pub(super) late: Option<Late>,
-    /// What makes the gradient of a mask's weights: sizes, what it reads, and it.
-    pub(super) late_masks: Option<((u64, u64, u64, MatmulLayout), Vec<Value>, Value)>,
+    /// The gradient of a mask's weights, that waits for experts' backward.
+    pub(super) late_masks: Option<LateMasks>,
     /// Keys and values of whole sequences, which attention that ran again has gathered and its backward reads.
     pub(super) sequences: Vec<Value>,
     /// Each row's log-sum-exp, of attention that ran again.
