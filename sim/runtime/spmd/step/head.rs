@@ -37,8 +37,8 @@ impl Step<'_> {
                     false => normed,
                 };
                 // The compiler leaves the head's gradient, and that of logits with it, for when blocks' backward is over: where it is
-                // reduced in a loop over windows, if blocks' backward copies from the host (13 of 13 steps of `xla-edge.json`, and none
-                // of 18 that copy nothing and clip); where windows are written out, if clipping asks for all gradients at once. A step
+                // reduced in a loop over windows, if blocks' backward copies from the host (14 of 14 steps of `xla-edge.json`, and one of 20
+                // that copy nothing and clip); where windows are written out, if clipping asks for all gradients at once. A step
                 // that is short of memory reduces it first: so it is written without experts, where the loss needs the most memory
                 // either way.
                 let how = self.settle(self.job.flags.scatter, self.tokens(), self.all());
