@@ -99,8 +99,8 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// The most at one time \[B\], by the account of buffers where there is one: the runtime's statistics count host memory in where
-    /// activations are copied there, and give more than the chip has for steps that fit (libtpu 0.0.42.1).
+    /// The most at one time \[B\], by the account of buffers where there is one: where activations are copied to the
+    /// host, the runtime's statistics give more than the chip has for steps that fit (libtpu 0.0.42.1).
     pub fn peak(&self) -> u64 {
         self.account.as_ref().map_or(self.memory.peak, |account| account.peak)
     }
