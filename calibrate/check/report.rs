@@ -12,6 +12,9 @@ use super::{Question, Timed};
 use crate::pjrt::buffers::Buffers;
 use crate::step::KERNEL;
 
+/// VMEM that is this much of a step's peak has a line of its own.
+const VMEM_SHOWS: f64 = 0.01;
+
 /// The report.
 pub fn text(
     question: &Question,
@@ -43,6 +46,18 @@ pub fn text(
 fn line(what: &str, theirs: &str, own: &str, by: Option<f64>) -> String {
     let by = by.map(|by| format!("{:+.2} %", by * 100.0)).unwrap_or_default();
     format!("{what:24}{theirs:>24}{own:>24}{by:>13}").trim_end().to_owned() + "\n"
+}
+
+/// A line of both sides.
+fn both(what: &str, theirs: u128, own: u128) -> String {
+    line(what, &thousands(theirs), &thousands(own), difference(theirs as f64, own as f64))
+}
+
+/// The peak of HBM, and that with VMEM where it is another: of a step as small as VMEM.
+fn peaks(hbm: u64, with_vmem: u64, own: u64) -> String {
+    let other = difference(hbm as f64, with_vmem as f64).is_some_and(|by| by > VMEM_SHOWS);
+    let with_vmem = other.then(|| both("  VMEM with it [B]", with_vmem.into(), own.into()));
+    both("peak [B]", hbm.into(), own.into()) + &with_vmem.unwrap_or_default()
 }
 
 /// As much of a name as a line has room for.
@@ -79,16 +94,13 @@ fn timed(time: &Timed) -> String {
 
 fn figures(compiler: &Compiler, ours: &Ours, for_slice: bool) -> String {
     let mut text = line("", "compiler", "predicted", None).replace("predicted", "predicted   difference");
-    let both = |what: &str, theirs: u128, own: u128| {
-        line(what, &thousands(theirs), &thousands(own), difference(theirs as f64, own as f64))
-    };
     match compiler {
         Compiler::Fits(compiled) => {
             let memory = &compiled.memory;
             text += &both("arguments [B]", memory.argument.into(), ours.arguments.into());
             let peak = thousands(ours.peak.into());
             text += &match for_slice {
-                true => both("peak [B]", compiled.peak().into(), ours.peak.into()),
+                true => peaks(compiled.peak(), compiled.with_vmem(), ours.peak),
                 false => line("peak [B]", "another chip's", &peak, None),
             };
             text += &line("temporary [B]", &thousands(memory.temp.into()), "", None);
@@ -105,7 +117,7 @@ fn figures(compiler: &Compiler, ours: &Ours, for_slice: bool) -> String {
         }
         Compiler::Holds(buffers) => {
             text += &both("arguments [B]", buffers.argument.into(), ours.arguments.into());
-            text += &both("peak [B]", buffers.peak.into(), ours.peak.into());
+            text += &peaks(buffers.peak, buffers.with_vmem, ours.peak);
             text += &line("with gaps between [B]", &thousands(buffers.total.into()), "", None);
             text += &line("there is [B]", "", &thousands(ours.capacity.into()), None);
             text += &line("verdict", "not asked", fits(ours.fits), None);
@@ -279,6 +291,7 @@ pub fn json(
         "memory": {
             "argument": pair(held.map(|(argument, _)| argument.into()), ours.arguments.into()),
             "peak": pair(held.filter(|_| for_slice).map(|(_, peak)| peak.into()), ours.peak.into()),
+            "peak_with_vmem": account.map(|account| account.with_vmem),
             "total": account.map(|account| account.total),
             "live": account.map(|account| &account.live),
             "temp": memory.map(|memory| memory.temp),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
@@ -13,8 +13,11 @@ use serde::{Deserialize, Serialize};
 pub struct Buffers {
     /// Parameters, optimizer states, the batch \[B\].
     pub argument: u64,
-    /// The most that is live at one time, arguments included \[B\]: what a runtime's statistics call peak.
+    /// The most of HBM that is live at one time, arguments included \[B\].
     pub peak: u64,
+    /// The most that is live at one time in HBM and VMEM together \[B\]: what a runtime's statistics call peak. A small step lies in
+    /// VMEM for the most part.
+    pub with_vmem: u64,
     /// What it needs of the memory, gaps between addresses included \[B\]: what is held against a chip's memory.
     pub total: u64,
     /// The instruction at which most is live.
@@ -72,7 +75,7 @@ impl Folder {
                 let _ = std::fs::remove_dir_all(&path);
             }
         }
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.as_nanos());
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_nanos());
         let path = temporary.join(format!("{PREFIX}{}-{now}", std::process::id()));
         // What is there already is somebody else's.
         std::fs::create_dir(&path)?;
@@ -88,7 +91,7 @@ impl Folder {
     pub fn complete(&self) -> impl FnMut() -> bool {
         let (folder, mut since) = (self.0.clone(), None);
         move || {
-            if since.is_none() && file(&folder, REPORT).is_some() {
+            if since.is_none() && file(&folder, REPORT, SystemTime::UNIX_EPOCH).is_some() {
                 since = Some(Instant::now());
             }
             since.is_some_and(|since| since.elapsed() > GRACE)
@@ -100,11 +103,19 @@ impl Folder {
     /// # Errors
     /// It is not as this program knows it.
     pub fn read(&self, seconds: f64) -> Option<Result<Buffers, String>> {
-        let text = |ending: &str| std::fs::read_to_string(file(&self.0, ending)?).ok();
-        let [lives, places, module, report] = [LIVES, PLACES, MODULE, REPORT].map(text);
-        let unknown = || "the compiler's account of its buffers is not as this program knows it".to_owned();
-        Some(read(&lives?, &places?, &module?, &report?, seconds).ok_or_else(unknown))
+        written(&self.0, SystemTime::UNIX_EPOCH, seconds)
     }
+}
+
+/// Reads the account that a compiler wrote to somebody's `folder` after `since`; none if there is none.
+///
+/// # Errors
+/// It is not as this program knows it.
+pub fn written(folder: &Path, since: SystemTime, seconds: f64) -> Option<Result<Buffers, String>> {
+    let text = |ending: &str| std::fs::read_to_string(file(folder, ending, since)?).ok();
+    let [lives, places, module, report] = [LIVES, PLACES, MODULE, REPORT].map(text);
+    let unknown = || "the compiler's account of its buffers is not as this program knows it".to_owned();
+    Some(read(&lives?, &places?, &module?, &report?, seconds).ok_or_else(unknown))
 }
 
 impl Drop for Folder {
@@ -115,10 +126,11 @@ impl Drop for Folder {
 }
 
 /// The account's file of an ending. Some compilers give accounts of parts of the program, too: the whole is numbered first.
-fn file(folder: &Path, ending: &str) -> Option<PathBuf> {
-    let first =
-        files(folder).into_iter().filter_map(|path| Some(path.to_str()?.strip_suffix(BEGINS)?.to_owned())).min()?;
-    Some(PathBuf::from(first + ending)).filter(|path| path.is_file())
+fn file(folder: &Path, ending: &str, since: SystemTime) -> Option<PathBuf> {
+    let new = |path: &PathBuf| path.metadata().and_then(|file| file.modified()).is_ok_and(|at| at >= since);
+    let begins = files(folder).into_iter().filter(new);
+    let first = begins.filter_map(|path| Some(path.to_str()?.strip_suffix(BEGINS)?.to_owned())).min()?;
+    Some(PathBuf::from(first + ending)).filter(new)
 }
 
 /// All files in a folder and its folders.
@@ -130,9 +142,28 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 /// A value that has a place in memory.
 struct Value {
     bytes: u64,
+    memory: Memory,
     /// The allocation, and where in it.
     place: (usize, u64),
     shape: String,
+}
+
+/// Where a value lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Memory {
+    Hbm,
+    Vmem,
+}
+
+impl Memory {
+    /// By the compiler's number of it; others than these hold counters and flags, or are the host's.
+    fn of(number: &str) -> Option<Self> {
+        match number {
+            "0" => Some(Self::Hbm),
+            "1" => Some(Self::Vmem),
+            _ => None,
+        }
+    }
 }
 
 fn read(lives: &str, places: &str, module: &str, report: &str, seconds: f64) -> Option<Buffers> {
@@ -142,8 +173,10 @@ fn read(lives: &str, places: &str, module: &str, report: &str, seconds: f64) -> 
     let all: Vec<(&str, (usize, usize), &Value)> =
         lives.iter().filter_map(|(name, life)| Some((*name, *life, values.get(*name)?))).collect();
     let live = |time: usize| all.iter().filter(move |(_, (from, to), _)| (*from..=*to).contains(&time));
-    let used = |time: usize| {
-        let mut ranges: Vec<((usize, u64), u64)> = live(time).map(|(_, _, value)| (value.place, value.bytes)).collect();
+    let hbm = |value: &Value| value.memory == Memory::Hbm;
+    let used = |time: usize, counts: &dyn Fn(&Value) -> bool| {
+        let counted = live(time).filter(|(_, _, value)| counts(value));
+        let mut ranges: Vec<((usize, u64), u64)> = counted.map(|(_, _, value)| (value.place, value.bytes)).collect();
         ranges.sort_unstable();
         let (mut sum, mut end) = (0, (0, 0));
         for ((allocation, from), bytes) in ranges {
@@ -159,14 +192,15 @@ fn read(lives: &str, places: &str, module: &str, report: &str, seconds: f64) -> 
     let mut times: Vec<usize> = begins.collect();
     times.sort_unstable();
     times.dedup();
+    let with_vmem = argument + times.iter().map(|time| used(*time, &|_| true)).max()?;
     let (time, most) = times
         .into_iter()
-        .map(|time| (time, used(time)))
+        .map(|time| (time, used(time, &hbm)))
         .max_by_key(|(time, used)| (*used, std::cmp::Reverse(*time)))?;
     let name = |time: usize| (*order.get(&time).unwrap_or(&"")).to_owned();
     let operators = operators(module);
     let mut shown: Vec<((usize, u64), Live)> = vec![];
-    for (named, (from, to), value) in live(time).filter(|(_, _, value)| value.bytes >= (argument + most) / 100) {
+    for (named, (from, to), value) in live(time).filter(|(_, _, value)| hbm(value) && value.bytes >= (argument + most) / 100) {
         let operator = operators.get(named.split('{').next()?).map(|&operator| operator.to_owned());
         let one = Live { bytes: value.bytes, shape: value.shape.clone(), from: name(*from), to: name(*to), operator };
         if !shown.iter().any(|(place, _)| *place == value.place) {
@@ -176,7 +210,7 @@ fn read(lives: &str, places: &str, module: &str, report: &str, seconds: f64) -> 
     let mut live: Vec<Live> = shown.into_iter().map(|(_, live)| live).collect();
     live.sort_by(|one, other| other.bytes.cmp(&one.bytes).then_with(|| one.from.cmp(&other.from)));
     let total = report.split("Total bytes: ").nth(1)?.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;
-    Some(Buffers { argument, peak: argument + most, total, at: name(time), live, seconds })
+    Some(Buffers { argument, peak: argument + most, with_vmem, total, at: name(time), live, seconds })
 }
 
 /// A value's name, and when it is first written and last read.
@@ -202,7 +236,7 @@ fn lifetimes(text: &str) -> (BTreeMap<usize, &str>, Lives<'_>) {
     (order, lives)
 }
 
-/// What lies in HBM and is no argument, by name, and bytes of arguments:
+/// What lies in HBM or VMEM and is no argument, by name, and bytes of arguments:
 /// ` value: <7 fusion.3{0} @0> (size=512,offset=1024): f32[128]{0}` below `allocation 1: size 1536, …`.
 fn placed(text: &str) -> (BTreeMap<String, Value>, u64) {
     let (mut values, mut arguments, mut argument, mut allocation) = (BTreeMap::new(), 0, false, 0);
@@ -223,14 +257,15 @@ fn placed(text: &str) -> (BTreeMap<String, Value>, u64) {
 }
 
 fn valued(line: &str, allocation: usize) -> Option<(String, Value)> {
-    let (name, rest) = line.split_once(" @0> (size=")?;
+    let (name, rest) = line.split_once("> (size=")?;
+    let (name, memory) = name.rsplit_once(" @")?;
     let (_, name) = name.split_once(' ')?;
     let name = name.strip_suffix(" (phi)").unwrap_or(name);
     let (bytes, rest) = rest.split_once(",offset=")?;
     let (offset, shape) = rest.split_once("): ")?;
     let shape = shape.split('{').next()?.to_owned();
     let name = if name.contains('{') { name.to_owned() } else { format!("{name}{{}}") };
-    Some((name, Value { bytes: bytes.parse().ok()?, place: (allocation, offset.parse().ok()?), shape }))
+    Some((name, Value { bytes: bytes.parse().ok()?, memory: Memory::of(memory)?, place: (allocation, offset.parse().ok()?), shape }))
 }
 
 /// What of the program an instruction came from: `%fusion.3 = … metadata={op_name="dot.59" …}`.
@@ -254,21 +289,21 @@ mod tests {
     #[test]
     fn values_of_one_place_count_once_and_the_peak_is_where_most_is_live() {
         let lives = "HloLiveRange (max 4):\n  InstructionSequence:\n    0:param.1\n    1:dot.1\n    2:add.1\n    3:copy.1\n  \
-                     BufferLiveRange:\n    dot.1{}:1-2\n    add.1{}:2-3\n    fusion.2{1}:2-3\n    small.1{}:0-3\n  \
+                     BufferLiveRange:\n    dot.1{}:1-2\n    add.1{}:2-3\n    fusion.2{1}:2-3\n    small.1{}:0-3\n    far.1{}:0-3\n  \
                      Live ranges at 2 (peak):\n    dot.1{}: 9 bytes\n";
         let places = "BufferAssignment:\nallocation 0: size 1000, parameter 0, shape |f32[250]| at ShapeIndex {}:\n \
                       value: <1 param.1 @0> (size=1000,offset=0): f32[250]{0}\nallocation 1: size 5000, preallocated-temp:\n \
                       value: <2 dot.1 @0> (size=2000,offset=0): bf16[1000]{0}\n value: <3 add.1 (phi) @0> (size=2000,offset=0): bf16[1000]{0}\n \
-                      value: <4 fusion.2{1} @0> (size=1500,offset=3000): f32[375]{0}\n value: <5 small.1 @1> (size=9000,offset=0): s8[9000]{0}\n";
+                      value: <4 fusion.2{1} @0> (size=1500,offset=3000): f32[375]{0}\n value: <5 small.1 @1> (size=9000,offset=0): s8[9000]{0}\n value: <6 far.1 @5> (size=90000,offset=0): s8[90000]{0}\n";
         let module = "  %add.1 = bf16[1000] add(%a, %b), metadata={op_name=\"layers/add\" id=7}\n";
         let report = "Memory Space: default (color=0)\nTotal bytes: 5500 (5.4KiB)\n";
         let found = read(lives, places, module, report, 1.0).map(|found| {
             let live: Vec<_> =
                 found.live.iter().map(|live| (live.bytes, live.shape.as_str(), live.to.as_str())).collect();
-            (found.argument, found.peak, found.total, found.at.clone(), format!("{live:?}"))
+            (found.argument, [found.peak, found.with_vmem, found.total], found.at.clone(), format!("{live:?}"))
         });
         let live = r#"[(2000, "bf16[1000]", "copy.1"), (1500, "f32[375]", "copy.1")]"#;
-        assert_eq!(found, Some((1000, 4500, 5500, "add.1".to_owned(), live.to_owned())));
+        assert_eq!(found, Some((1000, [4500, 13500, 5500], "add.1".to_owned(), live.to_owned())));
         assert_eq!(operators(module).get("add.1"), Some(&"layers/add"));
         assert_eq!(read("", "", "", "", 0.0), None);
     }

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use super::buffers::{Buffers, Folder};
+use super::buffers::{Buffers, Folder, written};
 use super::cache::Cache;
 use super::child::{self, Lost};
 use super::error::Code;
@@ -99,10 +99,15 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// The most at one time \[B\], by the account of buffers where there is one: where activations are copied to the
-    /// host, the runtime's statistics give more than the chip has for steps that fit (libtpu 0.0.42.1).
+    /// The most of HBM at one time \[B\], by the account of buffers where there is one: the runtime's statistics count VMEM, too, and
+    /// where activations are copied to the host they give more than the chip has for steps that fit (libtpu 0.0.42.1).
     pub fn peak(&self) -> u64 {
         self.account.as_ref().map_or(self.memory.peak, |account| account.peak)
+    }
+
+    /// The most at one time in HBM and VMEM together \[B\].
+    pub fn with_vmem(&self) -> u64 {
+        self.account.as_ref().map_or(self.memory.peak, |account| account.with_vmem)
     }
 }
 
@@ -178,24 +183,29 @@ impl CompileError {
 /// See [`CompileError`]. Nothing is left running, and nothing half-written.
 pub fn compile(program: &str, target: &Target, setup: &Setup) -> Result<Compiled, CompileError> {
     let asked = request(program, target, None)?;
-    let key = key(b"2", &asked, program, target);
+    let key = key(b"3", &asked, program, target);
     let kept = setup.cache.as_ref().and_then(|cache| cache.get(&key));
     if let Some((answer, compiled)) = kept.as_deref().and_then(unframed) {
         return understood(answer, compiled, target, true);
     }
-    // Who wants the dump gets it, and the account with it.
-    let ours = target.slice.is_some() && !target.flags.contains_key(DUMP);
-    let folder = ours.then(account_folder).transpose()?;
+    // Who wants the dump gets it, and the account is read from there.
+    let theirs = target.flags.get(DUMP).map(Path::new);
+    let folder = (target.slice.is_some() && theirs.is_none()).then(account_folder).transpose()?;
     let asked = request(program, target, folder.as_ref())?;
     let (environment, input) = (environment(target), input(&asked, program));
-    let began = Instant::now();
+    let (began, since) = (Instant::now(), SystemTime::now());
     let until = (setup.limit, || setup.stop.asked());
     let (out, status, said) = child::run(&setup.worker, &["xla-worker"], &environment, input, until)?;
     if status.is_none() {
         return Err(CompileError::Interrupted);
     }
     let (mut answer, compiled) = unframed(&out).ok_or_else(|| ended(status, said))?;
-    let account = folder.and_then(|folder| folder.read(began.elapsed().as_secs_f64())).and_then(Result::ok);
+    let seconds = began.elapsed().as_secs_f64();
+    let account = match theirs.filter(|_| target.slice.is_some()) {
+        Some(theirs) => written(theirs, since, seconds),
+        None => folder.and_then(|folder| folder.read(seconds)),
+    }
+    .and_then(Result::ok);
     match &mut answer {
         Answer::Compiled(facts) => facts.account = account,
         Answer::Refused { account: place, .. } => *place = account,
@@ -234,7 +244,7 @@ fn account_folder() -> Result<Folder, CompileError> {
 /// # Errors
 /// See [`CompileError`]; that the program does not fit is one of them, where the compiler says so.
 pub fn buffers(program: &str, target: &Target, setup: &Setup) -> Result<Buffers, CompileError> {
-    let key = key(b"buffers 2", &request(program, target, None)?, program, target);
+    let key = key(b"buffers 3", &request(program, target, None)?, program, target);
     let kept = setup.cache.as_ref().and_then(|cache| cache.get(&key));
     if let Some(held) = kept.and_then(|kept| serde_json::from_slice::<Held>(&kept).ok()) {
         return held.said();
