@@ -14,5 +14,6 @@ pub mod memory;
 pub mod message;
 pub mod options;
 pub mod plugins;
+pub mod refused;
 pub mod slice;
 pub mod worker;

@@ -200,7 +200,9 @@ fn read(lives: &str, places: &str, module: &str, report: &str, seconds: f64) -> 
     let name = |time: usize| (*order.get(&time).unwrap_or(&"")).to_owned();
     let operators = operators(module);
     let mut shown: Vec<((usize, u64), Live)> = vec![];
-    for (named, (from, to), value) in live(time).filter(|(_, _, value)| hbm(value) && value.bytes >= (argument + most) / 100) {
+    for (named, (from, to), value) in
+        live(time).filter(|(_, _, value)| hbm(value) && value.bytes >= (argument + most) / 100)
+    {
         let operator = operators.get(named.split('{').next()?).map(|&operator| operator.to_owned());
         let one = Live { bytes: value.bytes, shape: value.shape.clone(), from: name(*from), to: name(*to), operator };
         if !shown.iter().any(|(place, _)| *place == value.place) {
@@ -265,7 +267,15 @@ fn valued(line: &str, allocation: usize) -> Option<(String, Value)> {
     let (offset, shape) = rest.split_once("): ")?;
     let shape = shape.split('{').next()?.to_owned();
     let name = if name.contains('{') { name.to_owned() } else { format!("{name}{{}}") };
-    Some((name, Value { bytes: bytes.parse().ok()?, memory: Memory::of(memory)?, place: (allocation, offset.parse().ok()?), shape }))
+    Some((
+        name,
+        Value {
+            bytes: bytes.parse().ok()?,
+            memory: Memory::of(memory)?,
+            place: (allocation, offset.parse().ok()?),
+            shape,
+        },
+    ))
 }
 
 /// What of the program an instruction came from: `%fusion.3 = … metadata={op_name="dot.59" …}`.

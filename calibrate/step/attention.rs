@@ -37,7 +37,7 @@ impl Writer<'_> {
     /// Gradients of queries, keys and values.
     pub fn attend_backward(&mut self, shape: &AttentionShape, residuals: &[Value], gradient: &Value) -> [Value; 3] {
         match self.job.attention {
-            Attention::Splash { fused_backward } => self.splash_backward(residuals, gradient, fused_backward),
+            Attention::Splash { fused_backward, .. } => self.splash_backward(residuals, gradient, fused_backward),
             Attention::DotProduct => dot_product_backward(&mut self.main, shape, residuals, gradient),
             Attention::Cudnn { .. } => unreachable!("steps on GPUs are refused before anything is written"),
         }

@@ -43,6 +43,8 @@ pub enum Attention {
     Splash {
         /// `sa_use_fused_bwd_kernel`.
         fused_backward: bool,
+        /// Queries and keys of a block (`sa_block_q`, `sa_block_kv_dkv` and their like).
+        block: u64,
     },
     /// Matmuls around a softmax (`attention: dot_product`).
     DotProduct,

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use serde::Deserialize;
+use windtunnel::program::Category;
 use windtunnel::scenario::predict::{DeviceMemory, Settings};
 use windtunnel::scenario::{Scenario, predict};
 
@@ -115,4 +116,20 @@ fn arguments_are_the_compilers() {
         let error = own as f64 / row.argument as f64 - 1.0;
         assert!(error.abs() < 0.002, "{}: {:+.3} %", row.name, error * 100.0);
     }
+}
+
+#[test]
+fn one_kernel_for_all_gradients_writes_those_of_queries_for_each_block_of_keys() {
+    let rows = rows();
+    let row = rows.iter().find(|row| row.name == "r-15").unwrap();
+    let largest = |fused: bool, block: u64| {
+        let said = format!("sa_use_fused_bwd_kernel = {fused}\nsa_block_size = {block}");
+        let text = row.scenario.replace("sa_use_fused_bwd_kernel = true", &said);
+        let program = Scenario::parse("tests/oracles/edge.toml", &text).unwrap().job.compile().classes.remove(0);
+        program.buffers.iter().filter(|buffer| buffer.category == Category::BackwardTemporary).map(|b| b.bytes.0).max()
+    };
+    // `name.39{2} bf16[1,32,12,16384,128]`, in the compiler's account of the step.
+    assert_eq!(largest(true, 512), Some(32 * 12 * 16384 * 128 * 2));
+    assert_eq!(largest(true, 1024), Some(16 * 12 * 16384 * 128 * 2));
+    assert!(largest(false, 512) < largest(true, 1024));
 }

@@ -29,7 +29,9 @@ pub(super) fn attention(reader: &mut Reader<'_>, table: &written::Xla) -> Result
         reader.assume("xla.attention", (), "flash");
     }
     let fused = table.sa_use_fused_bwd_kernel.as_ref().map(|at| *at.get_ref());
-    Ok(Attention::Splash { fused_backward: reader.flag("xla.sa_use_fused_bwd_kernel", fused, false) })
+    let fused_backward = reader.flag("xla.sa_use_fused_bwd_kernel", fused, false);
+    let block = reader.count_or("xla.sa_block_size", table.sa_block_size.as_ref(), 128, MOST_SMALL, 512)?;
+    Ok(Attention::Splash { fused_backward, block })
 }
 
 /// Whose kernels of attention run on TPUs, and how large their blocks are.
@@ -38,17 +40,21 @@ pub(super) fn splash(
     (table, topology): (&written::Xla, &Topology),
     job: &XlaPlan,
 ) -> Result<(Backend, Option<Blocks>), ScenarioError> {
-    let size = reader.count_or("xla.sa_block_size", table.sa_block_size.as_ref(), 128, MOST_SMALL, 512)?;
-    let blocks = match job.attention {
-        Attention::Splash { fused_backward } => Some(Blocks { size, fused: fused_backward }),
-        Attention::DotProduct | Attention::Cudnn { .. } => None,
-    };
+    let blocks = blocks(job.attention);
     let tokamax = table.use_tokamax_splash.as_ref().map(|at| *at.get_ref());
     let tokamax = reader.flag("xla.use_tokamax_splash", tokamax, false);
     if let Some(blocks) = blocks.filter(|_| !tokamax) {
         fast_memory(reader, (table, topology), (job, blocks))?;
     }
     Ok((if tokamax { Backend::Tokamax } else { Backend::Splash }, blocks))
+}
+
+/// How its kernel is cut, where it is told.
+pub(super) fn blocks(attention: Attention) -> Option<Blocks> {
+    match attention {
+        Attention::Splash { fused_backward, block } => Some(Blocks { size: block, fused: fused_backward }),
+        Attention::DotProduct | Attention::Cudnn { .. } => None,
+    }
 }
 
 /// Whether the compiler takes the kernel with such blocks: it has a limit for what one kernel may hold of VMEM.

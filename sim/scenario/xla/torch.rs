@@ -7,8 +7,8 @@ use super::super::error::ScenarioError;
 use super::super::reader::{MOST_RANKS, MOST_SMALL, Reader};
 use super::super::written::{self, TorchAttention, TorchPrecision};
 use super::super::{foreign, machine, names};
-use super::{capacity, flags, mesh, run, windows};
-use crate::cost::{Backend, Blocks, Regime, Software};
+use super::{attention, capacity, flags, mesh, run, windows};
+use crate::cost::{Backend, Regime, Software};
 use crate::hardware::{Topology, Vendor};
 use crate::model::ModelConfig;
 use crate::plan::optimizer::OptaxOf;
@@ -92,7 +92,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         remat,
         scan: false,
         attention: match attention {
-            TorchAttention::Flash => Attention::Splash { fused_backward: false },
+            TorchAttention::Flash => Attention::Splash { fused_backward: false, block: KERNEL_BLOCK },
             _ => Attention::DotProduct,
         },
         float32_scores: false,
@@ -121,10 +121,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         torch: Some(torch),
         model,
     };
-    let blocks = match job.attention {
-        Attention::Splash { fused_backward } => Some(Blocks { size: KERNEL_BLOCK, fused: fused_backward }),
-        _ => None,
-    };
+    let blocks = attention::blocks(job.attention);
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let software = Software { attention: Backend::Splash, blocks, rail, ..Software::default() };
     Ok(Decided { job: runtime::Plan::Xla(job), regime: Regime::Sustained, software, expandable_segments: false })

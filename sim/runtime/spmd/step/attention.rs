@@ -122,10 +122,11 @@ impl Step<'_> {
         match self.job.attention {
             // One kernel, or one for queries and one for keys and values: the same matmuls but two, which the second
             // repeats. Both are costed as one backward.
-            Attention::Splash { .. } => {
+            Attention::Splash { fused_backward, block } => {
                 all.extend(self.row_sums.take());
                 let work = Work::Attention { shape, dtype: DType::Bf16, backward: true };
-                self.tape.kernel("splash_attention backward", work, &all, outputs);
+                let blocks = if fused_backward { shape.keys.div_ceil(block.min(shape.queries)) } else { 1 };
+                self.splash_backward((work, shape), blocks, &all, outputs);
                 self.scatter_sequences(outputs);
             }
             Attention::Cudnn { .. } => {
@@ -153,6 +154,29 @@ impl Step<'_> {
                 self.scatter_sequences(outputs);
             }
         }
+    }
+
+    /// The kernel of gradients. One kernel for all three writes gradients of queries for each block of keys, and they are summed behind
+    /// it (jax@0.10.2, `splash_attention_kernel.py`, `_splash_attention_bwd_dkv`).
+    fn splash_backward(
+        &mut self,
+        (work, shape): (Work, AttentionShape),
+        blocks: u64,
+        reads: &[Value],
+        outputs: &[Value],
+    ) {
+        const KERNEL: &str = "splash_attention backward";
+        let [queries, keys @ ..] = outputs else { return };
+        if blocks == 1 {
+            self.tape.kernel(KERNEL, work, reads, outputs);
+            return;
+        }
+        let bytes = HALF * shape.batch * shape.heads * shape.queries * shape.head_dim;
+        let parts = self.tape.value("gradients of queries by block", blocks * bytes, Category::BackwardTemporary);
+        self.tape.kernel(KERNEL, work, reads, &[&[parts], keys].concat());
+        // What reads the sum makes it: all of them are read there in place of one.
+        let sum = Self::memory(MemoryKind::Elementwise, (blocks - 1) * bytes, 0);
+        self.tape.kernel("sum over blocks of keys", sum, &[parts], &[*queries]);
     }
 
     /// Gradients of keys and values summed over the chips that share sequences, each keeping its part: as `shard_map` has it,
