@@ -166,11 +166,10 @@ impl Step<'_> {
         outputs: &[Value],
     ) {
         const KERNEL: &str = "splash_attention backward";
-        let [queries, keys @ ..] = outputs else { return };
-        if blocks == 1 {
+        let (2.., [queries, keys @ ..]) = (blocks, outputs) else {
             self.tape.kernel(KERNEL, work, reads, outputs);
             return;
-        }
+        };
         let bytes = HALF * shape.batch * shape.heads * shape.queries * shape.head_dim;
         let parts = self.tape.value("gradients of queries by block", blocks * bytes, Category::BackwardTemporary);
         self.tape.kernel(KERNEL, work, reads, &[&[parts], keys].concat());
