@@ -304,7 +304,7 @@ mod tests {
         let places = "BufferAssignment:\nallocation 0: size 1000, parameter 0, shape |f32[250]| at ShapeIndex {}:\n \
                       value: <1 param.1 @0> (size=1000,offset=0): f32[250]{0}\nallocation 1: size 5000, preallocated-temp:\n \
                       value: <2 dot.1 @0> (size=2000,offset=0): bf16[1000]{0}\n value: <3 add.1 (phi) @0> (size=2000,offset=0): bf16[1000]{0}\n \
-                      value: <4 fusion.2{1} @0> (size=1500,offset=3000): f32[375]{0}\n \
+                      value: <4 fusion.2{1} @0> (size=1500,offset=3000): f32[375]{0}\n\
                       allocation 2: size 9000, color 1, preallocated-temp:\n value: <5 small.1 @1> (size=9000,offset=0): s8[9000]{0}\n\
                       allocation 3: size 90000, color 5, preallocated-temp:\n value: <6 far.1 @5> (size=90000,offset=0): s8[90000]{0}\n";
         let module = "  %add.1 = bf16[1000] add(%a, %b), metadata={op_name=\"layers/add\" id=7}\n";
