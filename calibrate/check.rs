@@ -222,8 +222,7 @@ fn written(emit: Option<Output>, scenario: &Scenario, job: &spmd::XlaPlan, cpu: 
                 .to_owned(),
         ));
     }
-    let kernel_block = scenario.software.blocks.map_or(DEFAULT_BLOCK, |blocks| blocks.size);
-    let step = step::write(job, step::Options { kernel_block, kernels: !cpu }).map_err(|why| {
+    let step = step::write(job, step::Options { kernels: !cpu }).map_err(|why| {
         Failure::Input(format!("{}: {why}\nexport the step from JAX and name it by --program", scenario.file))
     })?;
     if let Some(file) = emit {
@@ -231,9 +230,6 @@ fn written(emit: Option<Output>, scenario: &Scenario, job: &spmd::XlaPlan, cpu: 
     }
     Ok(step.text)
 }
-
-/// Queries of a block of the splash kernel where nothing is said (`sa_block_q`).
-const DEFAULT_BLOCK: u64 = 512;
 
 /// The slices that the scenario rents.
 fn slice(scenario: &Scenario) -> Result<Slice, Failure> {

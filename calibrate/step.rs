@@ -40,8 +40,6 @@ use weights::Weight;
 /// What a step is written with, besides the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Queries, and keys, of a block of the splash kernel.
-    pub kernel_block: u64,
     /// Whether the compiler is a TPU's, which takes kernels written by hand.
     pub kernels: bool,
 }

@@ -28,7 +28,7 @@ impl Writer<'_> {
     pub fn attend(&mut self, shape: &AttentionShape, inputs: [&Value; 3]) -> Made {
         match self.job.attention {
             // Steps for GPUs are refused before they are written.
-            Attention::Splash { .. } => self.splash(shape, inputs),
+            Attention::Splash { block, .. } => self.splash(shape, inputs, block),
             Attention::DotProduct => dot_product(&mut self.main, shape, inputs),
             Attention::Cudnn { .. } => unreachable!("steps on GPUs are refused before anything is written"),
         }
@@ -37,7 +37,9 @@ impl Writer<'_> {
     /// Gradients of queries, keys and values.
     pub fn attend_backward(&mut self, shape: &AttentionShape, residuals: &[Value], gradient: &Value) -> [Value; 3] {
         match self.job.attention {
-            Attention::Splash { fused_backward, .. } => self.splash_backward(residuals, gradient, fused_backward),
+            Attention::Splash { fused_backward, block } => {
+                self.splash_backward(residuals, gradient, (block, fused_backward))
+            }
             Attention::DotProduct => dot_product_backward(&mut self.main, shape, residuals, gradient),
             Attention::Cudnn { .. } => unreachable!("steps on GPUs are refused before anything is written"),
         }
@@ -55,11 +57,11 @@ impl Writer<'_> {
         self.layout.spec(&[Logical::Batch, Logical::Tensor, Logical::Whole, Logical::Whole])
     }
 
-    fn splash(&mut self, shape: &AttentionShape, inputs: [&Value; 3]) -> Made {
+    fn splash(&mut self, shape: &AttentionShape, inputs: [&Value; 3], block: u64) -> Made {
         let [queries, keys, values] = inputs.map(|value| self.main.transpose(value, &[0, 2, 1, 3]));
         let queries = over_root(&mut self.main, &queries, shape.head_dim);
         let (whole, sums, all) = (self.queries(1), self.queries(0), self.keys());
-        let (mesh, block) = (self.layout.mesh.clone(), self.kernel_block());
+        let (mesh, block) = (self.layout.mesh.clone(), self.kernel_block(block));
         let given = [(&queries, &whole), (&keys, &all), (&values, &all)];
         let made = self.main.manual(&mesh, &given, &[whole.clone(), sums], |main, pieces| {
             let [info, next] = masks(main, [&pieces[0].of, &pieces[1].of], block);
@@ -86,11 +88,11 @@ impl Writer<'_> {
         self.main.transpose(result, &[0, 2, 1, 3])
     }
 
-    fn splash_backward(&mut self, residuals: &[Value], gradient: &Value, fused: bool) -> [Value; 3] {
+    fn splash_backward(&mut self, residuals: &[Value], gradient: &Value, (block, fused): (u64, bool)) -> [Value; 3] {
         let [queries, keys, values, result, sums] = residuals else { unreachable!("the kernel has five residuals") };
         let gradient = self.main.transpose(gradient, &[0, 2, 1, 3]);
         let (whole, rows, all) = (self.queries(1), self.queries(0), self.keys());
-        let (mesh, block) = (self.layout.mesh.clone(), self.kernel_block());
+        let (mesh, block) = (self.layout.mesh.clone(), self.kernel_block(block));
         let given =
             [(&gradient, &whole), (queries, &whole), (keys, &all), (values, &all), (result, &whole), (sums, &rows)];
         let outputs = [whole.clone(), all.clone(), all.clone()];
@@ -109,8 +111,8 @@ impl Writer<'_> {
     }
 
     /// Queries of a block of the kernel: no more than there are.
-    fn kernel_block(&self) -> u64 {
-        self.options.kernel_block.min(self.job.seq / u64::from(self.job.mesh.context))
+    fn kernel_block(&self, block: u64) -> u64 {
+        block.min(self.job.seq / u64::from(self.job.mesh.context))
     }
 }
 

@@ -42,8 +42,7 @@ fn client() -> Client {
 
 impl<'c> Loaded<'c> {
     fn new(client: &'c Client, job: &XlaPlan) -> Self {
-        let step =
-            step::write(job, step::Options { kernel_block: 16, kernels: false }).unwrap_or_else(|why| panic!("{why}"));
+        let step = step::write(job, step::Options { kernels: false }).unwrap_or_else(|why| panic!("{why}"));
         let flags = BTreeMap::new();
         let options = Options { devices: vec![0], shardy: true, results_left: false, flags: &flags };
         let loaded = client.compile(&step.text, &options.encode()).expect("it compiles");

@@ -195,7 +195,7 @@ pub const COMPILED: f64 = 0.055;
 
 /// The same of a step that is written out block by block, has another loss, or a policy that keeps more than blocks' inputs: no step of
 /// `tests/oracles/xla-unseen.json` is further off. Of all 164 in plain JAX, those of `xla-plain.json` with them, ten need more than their
-/// doubt, and so do three of 55 in `xla-edge.json`.
+/// doubt, and so do two of 55 in `xla-edge.json`.
 pub const COMPILED_OTHERWISE: f64 = 0.12;
 
 /// The same on GPUs, where the compiler's heap takes more than what is live at once: of seven steps compiled for H100 the furthest
