@@ -73,7 +73,7 @@ enum Source {
         #[arg(long)]
         from: PathBuf,
         /// Where the profiles go.
-        #[arg(long, default_value = "calibrate/profiles")]
+        #[arg(long, default_value = "sim/cost/profiles")]
         out: PathBuf,
         /// Also write the held-out points that the tests check the profiles against.
         #[arg(long)]

@@ -8,9 +8,9 @@
 pub struct Summary {
     /// The middle value.
     pub median: f64,
-    /// A tenth of the values lie below.
+    /// The smallest value that a tenth of the values do not exceed.
     pub p10: f64,
-    /// A tenth of the values lie above.
+    /// The smallest value that nine tenths of the values do not exceed.
     pub p90: f64,
     /// Half the width of the median's 95 % confidence interval, over the median.
     pub uncertainty: f64,
@@ -37,11 +37,11 @@ pub fn summary(values: &[f64]) -> Option<Summary> {
     })
 }
 
-/// Between the two nearest ranks, linearly.
+/// The smallest value that at least a share of the values does not exceed, as `windtunnel::statistics` has it. Written here once more
+/// because `xla-rs`, which shares this file, does not depend on the simulator.
 fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
-    let at = share * sorted.len().checked_sub(1)? as f64;
-    let (low, high) = (sorted[at.floor() as usize], sorted[at.ceil() as usize]);
-    Some(low + (high - low) * at.fract())
+    let count = ((share - 1e-9) * sorted.len() as f64).ceil() as usize;
+    sorted.get(count.max(1) - 1).copied()
 }
 
 fn uncertainty(sorted: &[f64], median: f64) -> f64 {
@@ -68,6 +68,12 @@ mod tests {
     }
 
     #[test]
+    fn the_median_of_an_even_count_is_the_lower_of_the_middle_two() {
+        let summary = summary(&[4.0, 1.0, 3.0, 2.0]).unwrap();
+        assert_eq!((summary.p10, summary.median, summary.p90), (1.0, 2.0, 4.0));
+    }
+
+    #[test]
     fn a_few_values_are_no_certainty() {
         assert_eq!(summary(&[1.0, 1.0, 1.0]).unwrap().uncertainty, f64::INFINITY);
         assert_eq!(summary(&[1.0; 10]).unwrap().uncertainty, 0.0);
@@ -86,7 +92,7 @@ mod tests {
 
     #[test]
     fn an_interrupted_timing_counts_as_an_outlier_and_moves_no_median() {
-        let mut values = vec![10.0, 10.1, 9.9, 10.0, 10.05, 9.95, 10.0, 10.0, 10.02];
+        let mut values = vec![10.0, 10.08, 9.92, 10.0, 10.05, 9.95, 10.0, 10.0, 10.02];
         values.push(55.0);
         let summary = summary(&values).unwrap();
         assert_eq!(summary.outliers, 1);

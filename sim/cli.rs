@@ -10,6 +10,8 @@ mod gap;
 mod help;
 mod import;
 mod man;
+mod models;
+mod named;
 mod new;
 mod plan;
 mod profile;
@@ -46,8 +48,10 @@ struct Cli {
 enum Command {
     /// Predict one scenario.
     Run(run::Args),
-    /// Write a scenario to begin with, every default in it as a comment.
+    /// Write a scenario to begin with, every default in it as a comment, or a shipped sample.
     New(new::Args),
+    /// List the shipped models.
+    Models(models::Args),
     /// Write the scenario of another framework's configuration: torchtitan, Megatron-LM, MaxText and others.
     Import(import::Args),
     /// Say what a step's time goes to, and which single change helps against each cause.
@@ -142,6 +146,7 @@ pub fn main() -> ExitCode {
         Command::Compare(args) => compare::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::New(args) => new::run(&args),
+        Command::Models(args) => models::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Receipt(args) => receipt::run(&args),
         Command::Show(args) => show::run(&args),
@@ -156,12 +161,18 @@ pub fn main() -> ExitCode {
     outcome.unwrap_or_else(Failure::end)
 }
 
-/// A scenario file's name and text.
+/// A scenario file's name and text; a sample's name stands for its file.
 fn read(path: &Path) -> Result<(String, String), Failure> {
+    if let Some(sample) = named::named_sample(path) {
+        return Ok((sample.name.to_owned(), sample.text.to_owned()));
+    }
     let file = path.display().to_string();
     match files::text(path) {
         Ok(text) => Ok((file, text)),
-        Err(error) => Err(Failure::input(ScenarioError::Unreadable { path: file, reason: error.to_string() })),
+        Err(error) => {
+            let reason = error.to_string() + &if path.exists() { String::new() } else { named::meant(path) };
+            Err(Failure::input(ScenarioError::Unreadable { path: file, reason }))
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! [`Regime`] and labels every answer with a [`Basis`] and a spread. Times are finite and never zero for work that is
 //! not nothing; more bytes never take less time, and a matmul never takes longer than one with a dimension doubled.
 //!
-//! To add a chip: put its profile into `calibrate/profiles/` and one line into `registry.rs`. To add a kernel family:
+//! To add a chip: put its profile into `sim/cost/profiles/` and one line into `registry.rs`. To add a kernel family:
 //! one file here with its section as written and as understood, and one field in `profile.rs`.
 
 pub mod allocator;

@@ -163,6 +163,8 @@ pub mod scenario;
 #[cfg_attr(all(doc, not(internals)), doc(hidden))]
 pub mod schedule;
 #[cfg_attr(all(doc, not(internals)), doc(hidden))]
+pub mod statistics;
+#[cfg_attr(all(doc, not(internals)), doc(hidden))]
 pub mod trace;
 #[cfg_attr(all(doc, not(internals)), doc(hidden))]
 pub mod units;

@@ -51,6 +51,7 @@ mod recompute;
 mod registry;
 mod releases;
 pub mod remedy;
+pub mod samples;
 mod sharding;
 mod simulable;
 mod source;

@@ -193,7 +193,8 @@ fn a_scenario_that_is_not_there_is_named() {
     let folder = Folder::new("nowhere");
     assert_eq!(
         folder.refuses(&["run", "nowhere.toml"]),
-        "error: cannot read the scenario nowhere.toml: No such file or directory (os error 2)\n"
+        "error: cannot read the scenario nowhere.toml: No such file or directory (os error 2); windtunnel new --list shows samples, \
+         windtunnel models shows models\n"
     );
     assert!(folder.refuses(&["run"]).contains("<SCENARIO>"));
     assert!(folder.refuses(&["fly"]).contains("unrecognized subcommand 'fly'"));

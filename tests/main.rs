@@ -64,6 +64,7 @@ mod megatron_fsdp;
 mod megatron_kernels;
 mod memory;
 mod mutations;
+mod named;
 mod one_queue;
 mod oracle;
 mod outputs;

@@ -91,7 +91,7 @@ fn bench() -> Bench {
         ("titan.toml", "[model]\nname = \"llama3\"\nflavor = \"8B\"\n\n[training]\nseq_len = 2048\n".to_owned()),
         ("measured.toml", format!("{TINY}\n[measured]\nstep_time = \"1 s\"\n")),
         ("receipts.jsonl", receipts.lines().next().unwrap().to_owned() + "\n"),
-        ("base.toml", include_str!("../calibrate/profiles/h100-sxm-80gb.toml").to_owned()),
+        ("base.toml", include_str!("../sim/cost/profiles/h100-sxm-80gb.toml").to_owned()),
     ];
     Bench::new("windtunnel", env!("CARGO_BIN_EXE_windtunnel"), env!("CARGO_TARGET_TMPDIR"), &files)
 }

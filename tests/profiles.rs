@@ -7,7 +7,7 @@ use crate::command::Folder;
 
 /// A shipped profile whose layout somebody measured.
 fn measured() -> String {
-    let text = include_str!("../calibrate/profiles/h200-sxm-141gb.toml");
+    let text = include_str!("../sim/cost/profiles/h200-sxm-141gb.toml");
     let (head, rest) = text.split_once("[layout]\n").expect("a layout");
     let evidence = rest.find("evidence").expect("its evidence");
     let basis = rest[evidence..].replacen("basis = \"published\"", "basis = \"measured\"", 1);
@@ -109,7 +109,7 @@ accumulation = 2
 fn an_event_that_streams_see_late_makes_the_step_longer_and_its_doubt_the_interval_wider() {
     let folder = Folder::new("an_event_that_streams_see_late");
     folder.write("a.toml", SPLIT);
-    let shipped = include_str!("../calibrate/profiles/a100-sxm-80gb.toml");
+    let shipped = include_str!("../sim/cost/profiles/a100-sxm-80gb.toml");
     let (head, rest) = shipped.split_once("[event]\n").expect("an event");
     let behind = rest.find("\n\n").map_or("", |end| &rest[end..]);
     let flown = |us: u32, p90: f64| {

@@ -15,6 +15,9 @@ const EASE: f64 = 50.0;
 /// Pages that are generated: a table of facts is no prose.
 const GENERATED: [&str; 4] = ["keys.md", "json.md", "commands.md", "errors.md"];
 
+/// A page that keeps the words of its day.
+const PAST: &str = "history.md";
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -162,8 +165,8 @@ fn name(path: &Path) -> String {
 
 fn pages() -> Vec<PathBuf> {
     let mut pages = below("docs", "md");
-    pages.retain(|page| !GENERATED.iter().any(|name| page.ends_with(name)));
-    pages.extend(["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md"].map(|name| root().join(name)));
+    pages.retain(|page| !GENERATED.iter().chain([&PAST]).any(|name| page.ends_with(name)));
+    pages.extend(["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "ARCHITECTURE.md"].map(|name| root().join(name)));
     pages
 }
 

@@ -1,7 +1,7 @@
 //! The README and the book show real output: every `console` block is run, and what it prints is what stands there. A last line
 //! `…` leaves the rest out. A block after `<!-- file PATH -->` is that file. A picture after `<!-- picture N of COMMAND -->` is the
 //! N-th drawing of the page that the command writes with `--html`. The table of accuracy is that of
-//! `calibrate/profiles/measured-runs.csv`.
+//! `sim/cost/profiles/measured-runs.csv`.
 //!
 //! `UPDATE_README=1 cargo test readme` writes what the commands print now.
 
@@ -194,7 +194,7 @@ const KINDS: [Kind; 14] = [
 
 /// The table of accuracy: errors of step times of all public runs that can be simulated.
 fn accuracy() -> String {
-    let csv = std::fs::read_to_string(root().join("calibrate/profiles/measured-runs.csv")).unwrap();
+    let csv = std::fs::read_to_string(root().join("sim/cost/profiles/measured-runs.csv")).unwrap();
     let runs = runs(&csv);
     let mut table = "| Kind of run | Runs | Half are within | Nine in ten are within | The median prediction is |\n\
                      |---|---|---|---|---|\n"
@@ -268,6 +268,18 @@ fn hold(pages: &[PathBuf]) {
         "pages show something else than the commands print; UPDATE_README=1 cargo test readme writes them\n{}",
         stale.join("\n")
     );
+}
+
+/// Someone who is new is held to two commands: one runs the main job, one passes the tests.
+#[test]
+fn the_readme_begins_with_the_main_job_and_the_tests() {
+    let text = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let blocks: Vec<&str> =
+        text.split("```sh\n").skip(1).take(2).map(|rest| rest.split("\n```").next().unwrap()).collect();
+    let main_job = "cargo run --release -- run scenarios/llama3.1-8b-fsdp2-8xh100.toml";
+    assert_eq!(blocks, [main_job, "cargo test --release --workspace"]);
+    let second = text.find(blocks[1]).unwrap();
+    assert!(text[..second].lines().count() < 45, "both stand on the first screen");
 }
 
 #[test]

@@ -7,8 +7,8 @@ use windtunnel::hardware::{Size, Topology};
 use crate::make::{self, TINY};
 
 const PROFILES: [(&str, &str); 2] = [
-    ("h100", include_str!("../calibrate/profiles/h100-sxm-80gb.toml")),
-    ("v6e", include_str!("../calibrate/profiles/tpu-v6e.toml")),
+    ("h100", include_str!("../sim/cost/profiles/h100-sxm-80gb.toml")),
+    ("v6e", include_str!("../sim/cost/profiles/tpu-v6e.toml")),
 ];
 const TOPOLOGIES: [(&str, &str); 2] =
     [("h100", include_str!("../topologies/h100-sxm-80gb.toml")), ("v6e", include_str!("../topologies/tpu-v6e.toml"))];

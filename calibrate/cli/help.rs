@@ -48,7 +48,7 @@ pub const IMPORT: &str = help!(
 );
 
 pub const IMPORT_PUBLISHED: &str =
-    help!("  windtunnel-calibrate import published --from tables --out calibrate/profiles");
+    help!("  windtunnel-calibrate import published --from tables --out sim/cost/profiles");
 
 pub const IMPORT_NCCL_TESTS: &str = help!(
     "  windtunnel-calibrate import nccl-tests all_reduce.log all_gather.log --out points.jsonl

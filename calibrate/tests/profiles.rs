@@ -21,7 +21,7 @@ fn shipped_profiles_are_the_importers_to_the_byte() {
         .output()
         .unwrap();
     assert!(importer.status.success(), "{}", String::from_utf8_lossy(&importer.stderr));
-    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("profiles");
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sim/cost/profiles");
     let mut checked = 0;
     for file in fs::read_dir(shipped).unwrap() {
         let path = file.unwrap().path();

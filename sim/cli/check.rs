@@ -40,7 +40,7 @@ pub struct Args {
     /// Write the check as an HTML page to this file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write the errors of step times by kind of run to this file, as calibrate/profiles/measured-runs.csv has them.
+    /// Write the errors of step times by kind of run to this file, as sim/cost/profiles/measured-runs.csv has them.
     #[arg(long, value_name = "FILE")]
     runs: Option<PathBuf>,
     /// With --row: write the timeline for Perfetto to this file; with --trace-in: the measured and the predicted one.

@@ -7,6 +7,7 @@ use super::{Failure, Outcome, print};
 use windtunnel::hardware::registry;
 use windtunnel::model::huggingface::shipped;
 use windtunnel::near;
+use windtunnel::report;
 use windtunnel::scenario::Runtime;
 use windtunnel::scenario::keys::{Key, Kind, TABLES, Table, example, presets, words};
 
@@ -186,19 +187,9 @@ fn refusal(code: &str) -> Option<String> {
 
 /// A paragraph of Markdown without its marks, in lines that begin at a column.
 fn wrapped(text: &str, column: usize) -> String {
+    let plain = text.replace('`', "");
+    let words = plain.split_whitespace().collect::<Vec<_>>().join(" ");
+    let lines = report::text::wrapped(&words, WIDTH.saturating_sub(column));
     let margin = " ".repeat(column);
-    let mut lines = vec![String::new()];
-    for word in text.replace('`', "").split_whitespace() {
-        let last = lines.last().map_or(0, |line| line.chars().count());
-        if last > 0 && column + last + 1 + word.chars().count() > WIDTH {
-            lines.push(String::new());
-        }
-        if let Some(line) = lines.last_mut() {
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-    }
     lines.iter().map(|line| format!("{margin}{line}")).collect::<Vec<_>>().join("\n")
 }

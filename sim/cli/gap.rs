@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::import::{self, On};
-use super::{Failure, Outcome, Written, output, width};
+use super::import::On;
+use super::{Failure, Outcome, Written, named, output, width};
 use windtunnel::files;
 use windtunnel::gap::compare::{Choice, compare};
 use windtunnel::gap::{bounds, json, text, tracks};
@@ -61,7 +61,7 @@ pub fn run(traces: &Traces, wanted: Wanted<'_>) -> Outcome {
     let bounds = wanted.fail_above.iter().map(|spec| bounds::parse(spec));
     let bounds = bounds.collect::<Result<Vec<_>, _>>().map_err(Failure::input)?.concat();
     let (json, tracks) = (output(wanted.json)?, output(wanted.trace)?);
-    let scenario = import::load(scenario, &traces.machine)?;
+    let scenario = named::at(scenario, &traces.machine)?;
     let traces_read = traces.trace_in.iter().map(|path| read(path)).collect::<Result<Vec<_>, Failure>>()?;
     let bar = files::spinner("simulating");
     let settings = Settings { record: true, remedies: false, ..Settings::default() };

@@ -41,8 +41,8 @@ pub const WINDTUNNEL: &str = help!(
 
 pub const RUN: &str = help!(
     "  windtunnel run scenarios/llama3.1-8b-fsdp2-8xh100.toml
-  windtunnel run my.toml --fail-if-oom --json report.json
-  windtunnel run my.toml --for 2T-tokens",
+  windtunnel run llama-3.1-8b --framework fsdp2 --on h100-sxm-80gb:1
+  windtunnel run my.toml batch.micro=2 --fail-if-oom --json report.json",
     "    0  the prediction was made
     1  with --fail-if-oom: the plan does not fit, or whether it fits is unknown"
 );
@@ -68,8 +68,14 @@ pub const IMPORT_LOG: &str = help!(
 
 pub const NEW: &str = help!(
     "  windtunnel new --model llama-3.1-8b --on h100-sxm-80gb --framework fsdp2
-  windtunnel new --model qwen3-32b --on h200-sxm-141gb --nodes 4 --framework megatron --out my.toml",
+  windtunnel new --model qwen3-32b --on h200-sxm-141gb --nodes 4 --framework megatron --out my.toml
+  windtunnel new --sample qwen3-30b-a3b-64xh100 --out my.toml",
     "    0  the scenario was written, and can be run"
+);
+
+pub const MODELS: &str = help!(
+    "  windtunnel models
+  windtunnel models qwen3"
 );
 
 pub const IMPORT_TRACE: &str = help!(
@@ -143,6 +149,12 @@ pub const SHOW: &str = help!(
     "  windtunnel show model scenarios/llama3.1-8b-fsdp2-8xh100.toml
   windtunnel show schedule Interleaved1F1B --stages 4 --virtual 2 --microbatches 8
   windtunnel show schema scenario"
+);
+
+pub const SHOW_MODEL: &str = help!(
+    "  windtunnel show model scenarios/llama3.1-8b-fsdp2-8xh100.toml
+  windtunnel show model config.json
+  windtunnel show model qwen3-30b-a3b"
 );
 
 pub const SHOW_STAGE: &str = help!(

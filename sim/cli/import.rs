@@ -3,13 +3,12 @@
 mod log;
 mod trace;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::{Failure, Outcome, Written, output, print};
 use windtunnel::files;
-use windtunnel::import::{self, ImportError, Importer, Machine, Request};
-use windtunnel::scenario::Scenario;
+use windtunnel::import::{self, Machine, Request};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = super::help::IMPORT, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -49,9 +48,10 @@ enum What {
 /// The machine of a configuration, which does not name it.
 #[derive(Clone, Debug, clap::Args)]
 pub struct On {
-    /// The machine of an imported configuration: a shipped topology, or the path of a file.
-    #[arg(long, value_name = "TOPOLOGY")]
-    on: Option<String>,
+    /// The machine, where the file does not name it: a shipped topology or the path of a file, and its size: h100-sxm-80gb:8 is 8
+    /// nodes, tpu-v6e:4x4 a slice.
+    #[arg(long, value_name = "TOPOLOGY[:SIZE]")]
+    pub on: Option<String>,
     /// Its nodes.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=131_072))]
     nodes: Option<u32>,
@@ -80,15 +80,41 @@ impl On {
             || self.model.is_some()
     }
 
-    fn machine(&self) -> Machine {
-        Machine {
+    /// The machine that the flags name, with the size behind the colon of `--on` where there is one.
+    ///
+    /// # Errors
+    /// A size is stated twice.
+    pub fn machine(&self) -> Result<Machine, Failure> {
+        let mut machine = Machine {
             on: self.on.clone(),
             nodes: self.nodes,
             chips: self.chips,
             slice: self.slice.clone(),
             slices: self.slices,
+        };
+        let Some((name, size)) = self.on.as_deref().and_then(sized) else { return Ok(machine) };
+        if machine.nodes.is_some() || machine.chips.is_some() || machine.slice.is_some() {
+            let message = format!("--on {name}:{size} says how many already: leave out --nodes, --chips and --slice");
+            return Err(Failure::input(message));
         }
+        machine.on = Some(name.to_owned());
+        match size.parse() {
+            Ok(nodes) => machine.nodes = Some(nodes),
+            Err(_) => machine.slice = Some(size.to_owned()),
+        }
+        Ok(machine)
     }
+
+    /// The model that `--model` names.
+    pub fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+}
+
+/// A machine and its size, `h100-sxm-80gb:8` or `tpu-v6e:4x4`; a colon within a path is none of a size.
+fn sized(on: &str) -> Option<(&str, &str)> {
+    let is_size = |size: &str| size.split('x').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
+    on.rsplit_once(':').filter(|(name, size)| !name.is_empty() && is_size(size))
 }
 
 pub fn run(args: &Args) -> Outcome {
@@ -108,7 +134,7 @@ pub fn run(args: &Args) -> Outcome {
         file: &file,
         text: &text,
         overrides: &overrides,
-        machine: args.machine.machine(),
+        machine: args.machine.machine()?,
         version: args.version.as_deref(),
         model: args.machine.model.as_deref(),
     };
@@ -130,29 +156,4 @@ pub fn run(args: &Args) -> Outcome {
         None => print(&imported.text())?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The scenario at `path`, which may be another framework's configuration on the machine `on`.
-pub fn load(path: &Path, on: &On) -> Result<Scenario, Failure> {
-    let (file, text) = super::read(path)?;
-    let Some(importer) = recognised(&file, &text)? else {
-        if on.is_written() {
-            let message = format!(
-                "{file} is a scenario, which names its machine and its model itself: leave out --on, --nodes, --chips, --slice, --slices and --model"
-            );
-            return Err(Failure::input(message));
-        }
-        return Scenario::proofread(&file, &text).map_err(Failure::input);
-    };
-    let model = on.model.as_deref();
-    let request = Request { file: &file, text: &text, machine: on.machine(), model, ..Request::default() };
-    let imported = import::import(importer, &request).map_err(Failure::input)?;
-    let scenario = imported.scenario().map_err(Failure::input)?;
-    files::note(&format!("note: {file} was read as a configuration of {} ({})", imported.of, imported.basis));
-    imported.warnings().iter().for_each(|line| files::note(&format!("note: {line}")));
-    Ok(scenario)
-}
-
-fn recognised(file: &str, text: &str) -> Result<Option<&'static Importer>, Failure> {
-    import::recognise(file, text).map_err(|error: ImportError| Failure::input(error))
 }

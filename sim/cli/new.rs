@@ -4,13 +4,16 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::{Failure, Outcome, Written, output, print};
-use windtunnel::files;
+use super::{Failure, Outcome, Written, output, print, width};
+use windtunnel::files::{self, Output};
 use windtunnel::hardware;
+use windtunnel::near::did_you_mean;
+use windtunnel::report::text::table_within;
 use windtunnel::scenario::Runtime;
 use windtunnel::scenario::fresh::Fresh;
 use windtunnel::scenario::predict;
 use windtunnel::scenario::predict::Settings;
+use windtunnel::scenario::samples::{self, SAMPLES};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = super::help::NEW)]
@@ -39,13 +42,28 @@ pub struct Args {
     /// Sequences of a micro-batch.
     #[arg(long, value_name = "B", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     micro: u64,
+    /// Write this shipped sample instead: a scenario of a real run, with its comments.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["framework", "model", "on", "nodes", "chips", "slice"])]
+    sample: Option<String>,
+    /// List the shipped samples.
+    #[arg(long, conflicts_with_all = ["sample", "framework", "model", "on", "out"])]
+    list: bool,
     /// Write to this file instead of printing.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
 
 pub fn run(args: &Args) -> Outcome {
+    if args.list {
+        let rows = SAMPLES.iter().map(|sample| vec![sample.name.to_owned(), sample.about().to_owned()]);
+        print(&format!("{}\n", table_within(&["name", "what it is"], rows.collect(), &[], width())))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let out = output(args.out.as_ref())?;
+    if let Some(name) = &args.sample {
+        write(out, &sample(name)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let frameworks: Vec<&str> = Runtime::ALL.into_iter().map(Runtime::written).collect();
     let machines: Vec<&str> = hardware::registry().into_iter().map(|listed| listed.name).collect();
     let runtime = answer(args.framework.as_ref(), "--framework", "Which framework", "fsdp2", &frameworks)?;
@@ -77,16 +95,26 @@ pub fn run(args: &Args) -> Outcome {
         let words = "note: the plan does not fit in memory: windtunnel run names changes that make it fit, windtunnel plan searches layouts";
         files::note(words);
     }
-    match out {
-        None => print(&text)?,
-        Some(file) => {
-            let hint = format!(": windtunnel run {}", file.path().display());
-            let mut written = Written::default();
-            written.write(file, &text, &hint);
-            written.report("")?;
-        }
-    }
+    write(out, &text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a scenario to a file, or prints it.
+fn write(out: Option<Output>, text: &str) -> Result<(), Failure> {
+    let Some(file) = out else { return print(text) };
+    let hint = format!(": windtunnel run {}", file.path().display());
+    let mut written = Written::default();
+    written.write(file, text, &hint);
+    written.report("")
+}
+
+/// A sample as a file of its own: without the schema that lies beside those of the checkout.
+fn sample(name: &str) -> Result<String, Failure> {
+    let Some(sample) = samples::sample(name) else {
+        let near = did_you_mean(name, SAMPLES.iter().map(|sample| sample.name));
+        return Err(Failure::input(format!("there is no sample {name:?}{near}: windtunnel new --list shows all")));
+    };
+    Ok(sample.text.lines().filter(|line| !line.starts_with("#:schema ")).map(|line| format!("{line}\n")).collect())
 }
 
 /// What an option says; else what somebody at the terminal answers, where an empty line takes the default.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
-use super::import::{self, On};
+use super::named::Named;
 use super::{Failure, Json, Outcome, Written, output, width};
 use windtunnel::explore::goodput::{self, Length};
 use windtunnel::files::{self, Output};
@@ -19,10 +19,8 @@ use windtunnel::scenario::{Prediction, Scenario, predict};
 #[derive(Debug, clap::Args)]
 #[command(after_help = super::help::RUN)]
 pub struct Args {
-    /// The scenario file, or a configuration of another framework (see windtunnel import), with --on.
-    scenario: PathBuf,
     #[command(flatten)]
-    machine: On,
+    named: Named,
     /// Write the prediction as JSON to this file (`-`: standard output, instead of the report).
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -71,7 +69,7 @@ pub fn run(args: &Args) -> Outcome {
     let (json, trace) = (Json::open(args.json.as_ref())?, output(args.trace.as_ref())?);
     let page = output(args.html.as_ref())?;
     let length = args.length.as_deref().map(Length::parse).transpose().map_err(Failure::input)?;
-    let mut scenario = import::load(&args.scenario, &args.machine)?;
+    let mut scenario = args.named.load()?;
     if length.is_some() {
         scenario.read_interruptions();
     }

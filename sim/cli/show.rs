@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::{Failure, Outcome, print, print_json, schedule};
+use super::{Failure, Outcome, named, print, print_json, read, schedule};
 use plan::plan;
 use windtunnel::cost::{Basis, profile};
 use windtunnel::hardware;
@@ -33,7 +33,13 @@ pub struct Args {
 
 #[derive(Debug, clap::Args)]
 struct File {
-    /// The scenario file.
+    /// The scenario file, or a sample's name.
+    scenario: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
+struct Modelled {
+    /// The scenario file, a config.json, or a shipped model's name.
     scenario: PathBuf,
 }
 
@@ -61,9 +67,9 @@ impl Staged {
 
 #[derive(Debug, clap::Subcommand)]
 enum Stage {
-    /// Operators, shapes and parameters of the model.
-    #[command(after_help = super::help::SHOW_STAGE)]
-    Model(File),
+    /// Operators, shapes and parameters of a scenario's model, or of a Hugging Face config.json or a shipped model by itself.
+    #[command(after_help = super::help::SHOW_MODEL)]
+    Model(Modelled),
     /// Mesh, parameter groups, communicators.
     #[command(after_help = super::help::SHOW_STAGE)]
     Plan(File),
@@ -111,14 +117,17 @@ enum Described {
 const PRINTED: usize = 1 << 12;
 
 pub fn run(args: &Args) -> Outcome {
-    let load = |file: &File| Scenario::load(&file.scenario).map_err(Failure::input);
+    let load = |file: &File| {
+        let (name, text) = read(&file.scenario)?;
+        Scenario::parse(&name, &text).map_err(Failure::input)
+    };
     let simulable = |file: &File| {
         let scenario = load(file)?;
         scenario.simulable().map_err(Failure::input)?;
         Ok::<_, Failure>(scenario)
     };
     let text = match &args.stage {
-        Stage::Model(file) => model(&load(file)?),
+        Stage::Model(args) => model(&named::for_its_model(&args.scenario)?),
         Stage::Plan(file) => {
             let scenario = simulable(file)?;
             plan(&scenario, &scenario.flight().map_err(Failure::input)?)

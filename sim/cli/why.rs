@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::import::{self, On};
+use super::named::Named;
 use super::run::colour;
 use super::{Failure, Json, Outcome, Written, width};
 use windtunnel::explore::why;
@@ -14,10 +14,8 @@ use windtunnel::scenario::predict::Settings;
 #[derive(Debug, clap::Args)]
 #[command(after_help = super::help::WHY)]
 pub struct Args {
-    /// The scenario file, or a configuration of another framework (see windtunnel import), with --on.
-    scenario: PathBuf,
     #[command(flatten)]
-    machine: On,
+    named: Named,
     /// Write the causes as JSON to this file (`-`: standard output, instead of the report).
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -25,7 +23,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Outcome {
     let json = Json::open(args.json.as_ref())?;
-    let scenario = import::load(&args.scenario, &args.machine)?;
+    let scenario = args.named.load()?;
     let bar = files::spinner("simulating");
     let answer = predict(&scenario, Settings::default()).map_err(Failure::input)?;
     let causes = why::why(&scenario, &answer, &|| bar.tick());

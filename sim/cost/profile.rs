@@ -1,7 +1,7 @@
 //! A profile: everything measured about one chip and the fabric it sits on, in one diffable file.
 //!
 //! The file as written is `Written` (unknown keys are errors, quantities are strings with units); the file as
-//! understood is [`Profile`], checked and ready to answer. Shipped profiles live in `calibrate/profiles/` and are
+//! understood is [`Profile`], checked and ready to answer. Shipped profiles live in `sim/cost/profiles/` and are
 //! embedded; [`Profile::load`] reads a user's own. Nothing in a profile comes from a training run: parts only.
 
 use std::collections::BTreeMap;
@@ -328,7 +328,7 @@ impl Profile {
             };
         }
         match registry::SHIPPED.iter().find(|(known, _)| *known == name) {
-            Some((known, text)) => Ok((format!("calibrate/profiles/{known}.toml"), (*text).to_owned())),
+            Some((known, text)) => Ok((format!("sim/cost/profiles/{known}.toml"), (*text).to_owned())),
             None => {
                 let hint = did_you_mean(name, registry::SHIPPED.iter().map(|(known, _)| *known));
                 Err(ProfileError::Unknown { name: name.to_owned(), hint, known: Profile::names().join(", ") })
@@ -393,7 +393,7 @@ impl Profile {
         if let Some((name, _)) = here.iter().find(|(_, there)| !there && !w.collectives.of_a_torus()) {
             let why = format!(
                 "{name} is missing, and only the profile of a TPU, with [collectives.torus], does without: copy it from the \
-                 shipped profile of a like chip, in calibrate/profiles/"
+                 shipped profile of a like chip, in sim/cost/profiles/"
             );
             return Err(ProfileError::Meaning { path: path.to_owned(), why });
         }

@@ -218,7 +218,7 @@ fn the_derived_board_is_slower_and_says_that_nobody_measured_it() {
 
 #[test]
 fn a_mistake_in_a_profile_is_named_with_its_place() {
-    let good = include_str!("../../calibrate/profiles/a100-sxm-80gb.toml");
+    let good = include_str!("profiles/a100-sxm-80gb.toml");
     let unknown = good.replacen("processors = 108", "processers = 108", 1);
     let message = Profile::parse("x.toml", &unknown).expect_err("a mistake").to_string();
     assert!(message.contains("--> x.toml:11:1") && message.contains("processers"), "{message}");
@@ -233,7 +233,7 @@ fn a_mistake_in_a_profile_is_named_with_its_place() {
 
 #[test]
 fn only_a_tpu_does_without_a_host_clocks_and_overheads() {
-    let good = include_str!("../../calibrate/profiles/a100-sxm-80gb.toml");
+    let good = include_str!("profiles/a100-sxm-80gb.toml");
     for family in ["host", "clock", "overheads"] {
         let mut sections = super::sections::Sections::of(good);
         sections.list.retain(|section| section.name.split('.').next() != Some(family));

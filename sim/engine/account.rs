@@ -52,6 +52,7 @@ impl Engine<'_> {
     }
 
     /// The part that time without compute belongs to.
+    #[inline]
     fn without_compute(&mut self, rank: u32, elapsed: u64) -> usize {
         let Spent { communication, .. } = self.ranks[rank as usize].spent;
         let actor = match self.cause(rank) {
@@ -69,6 +70,7 @@ impl Engine<'_> {
     }
 
     /// What the default stream of a rank waits for. Each link of the chain was issued before the one that waits for it.
+    #[inline]
     fn cause(&self, rank: u32) -> Cause {
         let (first, host) = (rank * self.width, self.host(rank));
         let plan = &self.plans[self.ranks[rank as usize].class as usize];
@@ -98,6 +100,7 @@ impl Engine<'_> {
     }
 
     /// Whether anything runs on a stream.
+    #[inline]
     fn runs(&self, actor: u32) -> bool {
         match self.actors[actor as usize].doing {
             Doing::Kernel => true,
@@ -107,23 +110,27 @@ impl Engine<'_> {
         }
     }
 
+    #[inline]
     fn lowest_running(&self, rank: u32) -> u32 {
         let running = (rank * self.width..self.host(rank)).find(|&actor| self.runs(actor));
         running.expect("communication that runs, runs on a stream")
     }
 
     /// Whether the streams have passed all that was issued to them.
+    #[inline]
     fn has_passed_all(&self, rank: u32) -> bool {
         (rank * self.width..self.host(rank)).all(|actor| self.ready[actor as usize].is_empty())
     }
 
     /// Whether a stream waits for other ranks.
+    #[inline]
     fn waits_for_ranks(&self, rank: u32) -> bool {
         let meets = |actor: u32| matches!(self.actors[actor as usize].doing, Doing::Meeting { .. } | Doing::Exchange);
         (rank * self.width..self.host(rank)).any(|actor| meets(actor) && !self.runs(actor))
     }
 
     /// Adds exposed communication to what runs on a stream of a watched rank.
+    #[inline]
     fn blame(&mut self, actor: u32, elapsed: u64) {
         let class = self.ranks[(actor / self.width) as usize].class as usize;
         let (plan, exposed) = (&self.plans[class], &mut self.exposed[class]);

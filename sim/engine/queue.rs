@@ -28,6 +28,7 @@ const CHILDREN: usize = 4;
 
 impl<T: Copy> EventQueue<T> {
     /// Adds an event behind everything already due at `time`.
+    #[inline]
     pub fn push(&mut self, time: u64, event: T) {
         let key = u128::from(time) << 64 | u128::from(self.pushed);
         self.pushed += 1;
@@ -36,11 +37,13 @@ impl<T: Copy> EventQueue<T> {
     }
 
     /// Time of the next event.
+    #[inline]
     pub fn next_time(&self) -> Option<u64> {
         self.heap.first().map(|entry| (entry.key >> 64) as u64)
     }
 
     /// Takes the next event and its time.
+    #[inline]
     pub fn pop(&mut self) -> Option<(u64, T)> {
         let last = self.heap.pop()?;
         let Some(&first) = self.heap.first() else {
@@ -52,6 +55,7 @@ impl<T: Copy> EventQueue<T> {
 
     /// Puts `entry`, which was last, where it belongs after the root has left: the hole sinks to the bottom along the
     /// least children, then `entry` rises from there. It rarely rises far, which saves comparing it on the way down.
+    #[inline]
     fn sink(&mut self, entry: Entry<T>) {
         let mut at = 0;
         loop {
@@ -75,6 +79,7 @@ impl<T: Copy> EventQueue<T> {
     }
 
     /// Puts `entry` where it belongs between the hole `at` and the root.
+    #[inline]
     fn rise(&mut self, mut at: usize, entry: Entry<T>) {
         while at > 0 {
             let parent = (at - 1) / CHILDREN;
@@ -101,11 +106,13 @@ impl<T: Copy> EventQueue<T> {
     }
 
     /// Number of events waiting.
+    #[inline]
     pub fn len(&self) -> usize {
         self.heap.len()
     }
 
     /// Whether no event waits.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }

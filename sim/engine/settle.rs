@@ -40,6 +40,7 @@ impl Engine<'_> {
     }
 
     /// Gives the kernel on a stream, if one runs, the pace that its rank allows.
+    #[inline]
     fn pace_kernel(&mut self, actor: u32) {
         let stream = &mut self.actors[actor as usize];
         if stream.doing != Doing::Kernel {
@@ -112,6 +113,7 @@ impl Engine<'_> {
     }
 
     /// Names the flows that cross a rank's fabric one way; returns whether there are exchanges among them.
+    #[inline]
     fn cross(&mut self, rank: u32, direction: Direction) -> bool {
         let mut exchanges = false;
         for actor in rank * self.width..self.host(rank) {
@@ -159,6 +161,7 @@ impl Engine<'_> {
     }
 
     /// Makes a rank a place to look at in this search.
+    #[inline]
     fn look_at(&mut self, rank: u32) {
         let state = &mut self.ranks[rank as usize];
         if std::mem::replace(&mut state.visit, self.visit) != self.visit {
@@ -167,6 +170,7 @@ impl Engine<'_> {
     }
 
     /// The flow of a meeting whose collective runs; when it is new, its members become places to look at.
+    #[inline]
     fn flow_of(&mut self, index: u32) -> Option<u32> {
         if !self.is_running(index) {
             return None;
@@ -185,12 +189,14 @@ impl Engine<'_> {
     }
 
     /// Makes the uplinks that something crosses places to look at in this search.
+    #[inline]
     fn look_at_uplinks(&mut self, what: Crosses) {
         for at in self.uplinks.crossed_by(what) {
             self.look_at_uplink(self.uplinks.crossed[at]);
         }
     }
 
+    #[inline]
     fn look_at_uplink(&mut self, uplink: u32) {
         let visit = &mut self.uplinks.visits[uplink as usize];
         if std::mem::replace(visit, self.visit) != self.visit {
@@ -199,6 +205,7 @@ impl Engine<'_> {
     }
 
     /// Names the flows that cross an uplink, out and in.
+    #[inline]
     fn cross_uplink(&mut self, uplink: u32) {
         let exchanges = self.cross_uplink_one_way(uplink, Direction::Send);
         if exchanges {
@@ -207,6 +214,7 @@ impl Engine<'_> {
     }
 
     /// Names the flows that cross an uplink one way; returns whether there are exchanges among them.
+    #[inline]
     fn cross_uplink_one_way(&mut self, uplink: u32, direction: Direction) -> bool {
         let mut exchanges = false;
         for at in self.uplinks.of(uplink) {

@@ -60,6 +60,18 @@ pub fn listed(key: &str, text: &str) -> Result<Vec<Option<Value>>, toml::de::Err
     split(text).into_iter().map(|piece| value(key, piece)).collect()
 }
 
+/// A `KEY=VALUE` of a command line that sets one key of a scenario; no value leaves the key to its default.
+///
+/// # Errors
+/// What is wrong with the word, and what to write.
+pub fn assignment(word: &str) -> Result<(&str, Option<Value>), String> {
+    let Some((key, text)) = word.split_once('=') else {
+        return Err(format!("{word:?} sets no key: write KEY=VALUE, such as batch.micro=2"));
+    };
+    let wrong = |why: toml::de::Error| format!("{word}: {}", why.message().trim_end());
+    Ok((key.trim(), value(key.trim(), text.trim()).map_err(wrong)?))
+}
+
 /// Whether a text is a range such as `1..8`, which nobody but its author knows the steps of.
 pub(in crate::explore) fn is_range(text: &str) -> bool {
     let number = |text: &str| text.trim().parse::<i64>().is_ok();

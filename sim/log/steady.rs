@@ -4,6 +4,8 @@
 //! second half. All readings after that count, slow ones too: checkpoints, garbage collection and retries are part of what was measured,
 //! and the median does not mind them.
 
+use crate::statistics::median;
+
 /// In a row.
 const IN_A_ROW: usize = 3;
 /// Around the median of the second half.
@@ -28,18 +30,12 @@ impl Steady {
             let dropped = usize::from(all.len() > 1);
             return Steady { readings: all[dropped..].to_vec(), dropped, settled: false };
         }
-        let middle = median(&all[all.len() / 2..]);
+        let middle = median(all[all.len() / 2..].iter().copied()).expect("a list that is not empty has a second half");
         let near = |reading: &f64| (reading / middle - 1.0).abs() <= WITHIN;
         let first = (1..=all.len() - IN_A_ROW).find(|&at| all[at..at + IN_A_ROW].iter().all(near));
         let dropped = first.unwrap_or(all.len() / 2);
         Steady { readings: all[dropped..].to_vec(), dropped, settled: first.is_some() }
     }
-}
-
-fn median(readings: &[f64]) -> f64 {
-    let mut sorted = readings.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[(sorted.len() - 1) / 2]
 }
 
 #[cfg(test)]

@@ -110,17 +110,20 @@ pub struct Allocator {
     retries: u32,
     calls: DeviceCalls,
 }
+#[inline]
 fn round_up(value: u64, to: u64) -> u64 {
     value.div_ceil(to) * to
 }
 
 /// A request rounded up, and whether the small pool serves it.
+#[inline]
 fn rounded_size(bytes: Bytes) -> (u64, bool) {
     let size = round_up(bytes.0.max(1), MIN_BLOCK);
     (size, size <= SMALL)
 }
 
 /// The bin of a size: sizes up to 7 units of 512 B have bins of their own, those of 2 TiB and more share the last.
+#[inline]
 fn bin(size: u64) -> usize {
     let size = u32::try_from(size / MIN_BLOCK).unwrap_or(u32::MAX);
     let log = size.max(1).ilog2();
@@ -138,6 +141,7 @@ impl Pool {
     };
 
     /// The first block of the bins behind one.
+    #[inline]
     fn behind(&self, bin: usize) -> u32 {
         let filled = self.filled >> bin >> 1;
         if filled == 0 { NONE } else { self.bins[bin + 1 + filled.trailing_zeros() as usize] }
@@ -205,12 +209,14 @@ impl Allocator {
     }
 
     /// Whether what remains of a block is worth keeping apart.
+    #[inline]
     fn splits(&self, rest: u64, small: bool) -> bool {
         if small || self.settings.expandable_segments { rest >= MIN_BLOCK } else { rest > SMALL }
     }
 
     /// The smallest free block that fits, of several the one with the lowest address. With expandable segments the block at
     /// the end of the range counts as large as it can grow, so any other block that fits is preferred to it.
+    #[inline]
     fn best_fit(&mut self, pool: usize, size: u64) -> Option<u32> {
         let mut at = self.seek(pool, (size, 0)).after;
         let pool = &self.pools[pool];
@@ -226,6 +232,7 @@ impl Allocator {
     }
 
     /// Takes a block of at least `bytes` for a stream.
+    #[inline]
     pub fn alloc(&mut self, bytes: Bytes, stream: usize) -> Result<BlockId, OutOfMemory> {
         let (size, small) = rounded_size(bytes);
         let pool = 2 * stream + usize::from(!small);
@@ -245,6 +252,7 @@ impl Allocator {
     }
 
     /// Hands out a free block, or its lower part: then what remains keeps its place among the free ones, mostly.
+    #[inline]
     fn take(&mut self, at: u32, size: u64, small: bool) -> u32 {
         let block = self.blocks[at as usize];
         if !self.splits(block.size - size, small) {
@@ -262,6 +270,7 @@ impl Allocator {
     }
 
     /// Gives a block back.
+    #[inline]
     pub fn free(&mut self, block: BlockId) {
         let at = block.0.get() - 1;
         let Block { address, size, previous, next, .. } = self.blocks[at as usize];
@@ -292,6 +301,7 @@ impl Allocator {
     }
 
     /// Takes a block out of its segment: a neighbour has its room.
+    #[inline]
     fn unlink(&mut self, at: u32) {
         let Block { previous, next, pool, .. } = self.blocks[at as usize];
         if previous != NONE {
@@ -308,6 +318,7 @@ impl Allocator {
     }
 
     /// Moves the ends of a free block.
+    #[inline]
     fn reshape(&mut self, at: u32, address: u64, size: u64) {
         let Block { size: known, before, after, .. } = self.blocks[at as usize];
         let key = |at: u32| (self.blocks[at as usize].size, self.blocks[at as usize].address);
@@ -327,6 +338,7 @@ impl Allocator {
         }
     }
 
+    #[inline]
     fn new_block(&mut self, block: Block) -> u32 {
         match self.idle.pop() {
             Some(index) => {

@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 
 use super::case::Judged;
 use crate::report::text::table;
+use crate::statistics;
 
 /// Nearer than this, runs of one job differ anyway.
 const NEAR: f64 = 0.03;
@@ -63,9 +64,7 @@ fn parted(ratios: &[f64]) -> Option<usize> {
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut sorted: Vec<f64> = values.collect();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
+    statistics::median(values).unwrap_or(0.0)
 }
 
 /// Histories for people.

@@ -9,7 +9,7 @@ use super::picks::{self, Layout, Picks};
 use super::summary::{Errors, Group};
 use crate::scenario::predict::Kind;
 
-/// Version of the layout below; raised when a key changes its meaning.
+/// Version of the layout below; raised when a key changes its meaning, or goes.
 const FORMAT: u32 = 1;
 
 fn pair(pair: Option<Pair>) -> Value {

@@ -9,7 +9,7 @@ use crate::scenario::predict::Witness;
 const ABOUT: &str = "\
 # The logarithm of measured over predicted step time of every public run that can be simulated, by kind of run. A family is a
 # model's runs by one publisher; runs of one configuration share a weight of one. Made by
-# windtunnel check tests/receipts/public.jsonl tests/receipts/vtrain-a100.jsonl --runs calibrate/profiles/measured-runs.csv
+# windtunnel check tests/receipts/public.jsonl tests/receipts/vtrain-a100.jsonl --runs sim/cost/profiles/measured-runs.csv
 ";
 
 /// The table, in the order of families and kinds.

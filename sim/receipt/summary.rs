@@ -1,7 +1,7 @@
 //! Errors of many receipts in a few figures.
 //!
 //! Near-duplicates are kept in files on purpose, so a row weighs one over the number of rows of its configuration: the
-//! figures are those of configurations. A median is the smallest error that half the weight does not exceed.
+//! figures are those of configurations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,6 +9,7 @@ use super::case::{Judged, Pair};
 use super::check::Outcome;
 use super::map::Reason;
 use super::picks::{self, Picks};
+use crate::statistics::weighted;
 
 /// Errors of one kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -71,35 +72,17 @@ impl Group {
     }
 }
 
-/// The value at which the weights below reach a share `q` of all.
-fn quantile(values: &[(f64, f64)], q: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let all: f64 = sorted.iter().map(|v| v.1).sum();
-    let mut below = 0.0;
-    for (value, weight) in &sorted {
-        below += weight;
-        if below >= q * all - 1e-9 {
-            return *value;
-        }
-    }
-    sorted.last().map_or(0.0, |v| v.0)
-}
-
 fn errors(rows: &[&Judged], weight: &dyn Fn(&Judged) -> f64, pair: impl Fn(&Judged) -> Option<Pair>) -> Option<Errors> {
     let signed: Vec<(f64, f64)> = rows.iter().filter_map(|row| Some((pair(row)?.error(), weight(row)))).collect();
-    if signed.is_empty() {
-        return None;
-    }
     let absolute: Vec<(f64, f64)> = signed.iter().map(|(error, weight)| (error.abs(), *weight)).collect();
     let all: f64 = absolute.iter().map(|(_, weight)| weight).sum();
     Some(Errors {
         rows: signed.len(),
         mean: absolute.iter().map(|(error, weight)| error * weight).sum::<f64>() / all,
-        median: quantile(&absolute, 0.5),
-        p90: quantile(&absolute, 0.9),
+        median: weighted(&absolute, 0.5)?,
+        p90: weighted(&absolute, 0.9)?,
         max: absolute.iter().map(|(error, _)| *error).fold(0.0, f64::max),
-        bias: quantile(&signed, 0.5),
+        bias: weighted(&signed, 0.5)?,
     })
 }
 
@@ -172,14 +155,14 @@ pub fn worst(outcome: &Outcome, count: usize) -> Vec<&Judged> {
 
 #[cfg(test)]
 mod tests {
-    use super::quantile;
+    use super::weighted;
 
     #[test]
     fn a_configuration_weighs_the_same_however_many_rows_it_has() {
         let thrice = [(0.10, 1.0 / 3.0), (0.10, 1.0 / 3.0), (0.10, 1.0 / 3.0), (0.02, 1.0), (0.04, 1.0)];
         let once = [(0.10, 1.0), (0.02, 1.0), (0.04, 1.0)];
-        assert_eq!(quantile(&thrice, 0.5), 0.04);
-        assert_eq!(quantile(&once, 0.5), 0.04);
-        assert_eq!(quantile(&thrice, 0.9), 0.10);
+        assert_eq!(weighted(&thrice, 0.5), Some(0.04));
+        assert_eq!(weighted(&once, 0.5), Some(0.04));
+        assert_eq!(weighted(&thrice, 0.9), Some(0.10));
     }
 }

@@ -1,6 +1,8 @@
 //! How reports write shares, sizes and tables.
 
-use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
+use std::borrow::Cow;
+
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 
 use crate::units::{Bytes, Time};
 
@@ -55,18 +57,24 @@ pub fn table(header: &[&str], rows: Vec<Vec<String>>, left: usize) -> String {
     text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
 
-/// A table of at most so many columns of text: what is in `right` is aligned there and never wraps, other cells do.
-pub(crate) fn table_within(header: &[&str], mut rows: Vec<Vec<String>>, right: &[usize], width: usize) -> String {
+/// A table of at most so many columns of text: what is in `right` is aligned there and never wraps, other cells do. It is wider only where
+/// words would have to be cut.
+pub fn table_within(header: &[&str], mut rows: Vec<Vec<String>>, right: &[usize], width: usize) -> String {
     narrowed(header, &mut rows, right, width);
+    let whole = whole_words(header, &rows, right, width);
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(header.to_vec());
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(u16::try_from(width).unwrap_or(u16::MAX));
     table.add_rows(rows);
     for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((if index == 0 { 2 } else { 1 }, 1));
+        let before = if index == 0 { 2 } else { 1 };
+        column.set_padding((before, 1));
         if right.contains(&index) {
             column.set_cell_alignment(CellAlignment::Right);
             column.set_constraint(ColumnConstraint::ContentWidth);
+        } else if let Some(&Some(text)) = whole.get(index) {
+            let with_padding = u16::try_from(text).unwrap_or(u16::MAX).saturating_add(before + 1);
+            column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(with_padding)));
         }
     }
     let text = table.to_string();
@@ -81,11 +89,7 @@ const NARROWEST: usize = 12;
 /// Breaks the cells of the widest column of words where names may be broken, so that the table is not wider than the page: a table's
 /// own wrapping would cut names anywhere.
 fn narrowed(header: &[&str], rows: &mut [Vec<String>], right: &[usize], width: usize) {
-    let longest = |at: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
-        cells.chain([header[at].chars().count()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..header.len()).map(longest).collect();
+    let widths: Vec<usize> = (0..header.len()).map(|at| most(header, rows, at, |text| text.chars().count())).collect();
     let all: usize = widths.iter().map(|width| width + PADDING).sum::<usize>() + 1;
     let words = (0..header.len()).filter(|at| !right.contains(at));
     let Some(widest) = words.max_by_key(|&at| widths[at]).filter(|_| all > width) else { return };
@@ -93,6 +97,38 @@ fn narrowed(header: &[&str], rows: &mut [Vec<String>], right: &[usize], width: u
     for cell in rows.iter_mut().filter_map(|row| row.get_mut(widest)) {
         *cell = broken(cell, room);
     }
+}
+
+/// The most that a column's header and cells have of something.
+fn most(header: &[&str], rows: &[Vec<String>], at: usize, of: impl Fn(&str) -> usize) -> usize {
+    let cells = rows.iter().filter_map(|row| row.get(at)).map(String::as_str);
+    cells.chain([header[at]]).map(of).max().unwrap_or(0)
+}
+
+/// Widths of columns, where the table's own wrapping would cut a word. That wrapping gives all columns which do not hold their text an equal
+/// share of the room. Here a column has at least its longest word, and the share of the others is the largest for which the table is
+/// not wider than the page, if there is one. The table's own wrapping decides on columns without a width, and on all if it cuts nothing.
+fn whole_words(header: &[&str], rows: &[Vec<String>], right: &[usize], width: usize) -> Vec<Option<usize>> {
+    let longest = |text: &str, ends: &[char]| text.split(ends).map(|part| part.chars().count()).max().unwrap_or(0);
+    let columns = 0..header.len();
+    let lines: Vec<usize> = columns.clone().map(|at| most(header, rows, at, |text| longest(text, &['\n']))).collect();
+    let words: Vec<usize> =
+        columns.clone().map(|at| most(header, rows, at, |text| longest(text, &['\n', ' ']))).collect();
+    let wraps = |at: &usize| !right.contains(at);
+    let fixed: usize = columns.clone().filter(|at| !wraps(at)).map(|at| lines[at]).sum();
+    let room = width.saturating_sub(fixed + PADDING * header.len() + 1);
+    let at_share = |at: usize, share: usize| share.clamp(words[at], lines[at]);
+    let taken = |share: usize| columns.clone().filter(wraps).map(|at| at_share(at, share)).sum::<usize>();
+    let share = (0..=room).rev().find(|&share| taken(share) <= room).unwrap_or(0);
+    let cuts = columns.clone().filter(wraps).any(|at| words[at] > share);
+    let decided = |at: &usize| cuts && wraps(at) && (words[*at] > share || lines[*at] <= share);
+    columns.map(|at| decided(&at).then(|| at_share(at, share))).collect()
+}
+
+/// Lines of words of at most so many columns. A longer word has a line to itself.
+pub fn wrapped(text: &str, columns: usize) -> Vec<Cow<'_, str>> {
+    let options = textwrap::Options::new(columns).break_words(false);
+    textwrap::wrap(text, options.word_splitter(textwrap::WordSplitter::NoHyphenation))
 }
 
 /// Lines of at most so many characters, broken at spaces and after the joints of a name.
@@ -138,5 +174,28 @@ mod tests {
         let broken = super::broken(name, 30);
         assert_eq!(broken, "aten._scaled_dot_product_\nflash_attention_backward\n(cudnn)");
         assert_eq!(super::broken("compute", 30), "compute");
+    }
+
+    #[test]
+    fn no_word_of_a_table_is_cut() {
+        let header = ["", "plan", "step", "bound by"];
+        let row = ["1", "dp_shard 64, tensor parallel 2, full recompute", "1.234 s", "exposed communication"];
+        for width in 10..100 {
+            let rows = vec![row.map(str::to_owned).to_vec()];
+            let text = super::table_within(&header, rows, &[2], width);
+            for word in ["tensor", "parallel", "recompute", "1.234 s", "exposed", "communication"] {
+                assert!(text.contains(word), "{word:?} in {width} columns:\n{text}");
+            }
+            // One column, 9 of "recompute", 7 of a time and 13 of "communication", each but the first with a space around it.
+            let widest = text.lines().map(|line| line.chars().count()).max();
+            assert!(widest <= Some(width.max(1 + 9 + 7 + 13 + 9)), "{width} columns:\n{text}");
+        }
+    }
+
+    #[test]
+    fn lines_are_as_long_as_they_may_be_and_long_words_stay_whole() {
+        let lines = super::wrapped("−1 ms of a well-known step, measured_with_one_very_long_name twice", 14);
+        assert_eq!(lines, ["−1 ms of a", "well-known", "step,", "measured_with_one_very_long_name", "twice"]);
+        assert_eq!(super::wrapped("", 14), [""]);
     }
 }

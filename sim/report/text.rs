@@ -13,8 +13,8 @@ mod ranks;
 mod sure;
 mod time;
 
-pub use super::format::table;
-pub(crate) use super::format::{broken, gib, table_within};
+pub(crate) use super::format::{broken, gib};
+pub use super::format::{table, table_within, wrapped};
 pub(crate) use page::Page;
 pub use page::WIDTH;
 

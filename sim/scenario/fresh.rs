@@ -38,7 +38,8 @@ impl Fresh {
         said.extend(self.nodes.map(|nodes| ("topology", "nodes", nodes.to_string())));
         said.extend(self.chips.map(|chips| ("topology", "chips", chips.to_string())));
         said.extend(self.slice.as_ref().map(|slice| ("topology", "slice", text(slice))));
-        said.push(("model", "name", text(&self.model)));
+        let is_file = self.model.to_lowercase().ends_with(".json") || self.model.contains(['/', '\\']);
+        said.push(("model", if is_file { "huggingface" } else { "name" }, text(&self.model)));
         // All chips share the parameters where the framework shards them; where it splits the model, nothing is split yet.
         let reads = |key: &str| {
             keys::table("mesh")

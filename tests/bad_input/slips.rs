@@ -108,7 +108,7 @@ proptest! {
     fn any_slip_in_ones_own_profile_gets_an_answer(
         slips in prop::collection::vec((any::<prop::sample::Index>(), 0..17_usize, 0..20_usize), 1..4),
     ) {
-        let mut text = include_str!("../../calibrate/profiles/h100-sxm-80gb.toml").to_owned();
+        let mut text = include_str!("../../sim/cost/profiles/h100-sxm-80gb.toml").to_owned();
         for (at, how, value) in &slips {
             text = mutate_quantity(&mutate(&text, at, *how), at, *value);
         }

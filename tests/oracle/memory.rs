@@ -5,6 +5,7 @@ use serde_json::Value;
 use windtunnel::memory::{MemoryReport, Settings, replay};
 use windtunnel::program::{Category, Instr, Program};
 use windtunnel::runtime::train;
+use windtunnel::statistics;
 use windtunnel::units::Bytes;
 
 struct Case {
@@ -45,9 +46,8 @@ fn error(predicted: u64, measured: u64) -> f64 {
     predicted as f64 / measured as f64 - 1.0
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
+fn median(values: Vec<f64>) -> f64 {
+    statistics::median(values).unwrap_or(0.0)
 }
 
 #[test]

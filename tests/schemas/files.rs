@@ -80,7 +80,7 @@ fn every_shipped_topology_is_as_the_schema_says_and_a_wrong_one_is_not() {
 
 #[test]
 fn every_shipped_profile_is_as_the_schema_says_and_a_wrong_one_is_not() {
-    let (schema, files) = (schema("profile.json"), shipped("calibrate/profiles"));
+    let (schema, files) = (schema("profile.json"), shipped("sim/cost/profiles"));
     let wrong = wrong(&schema, &files);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     let (_, h100) = files.iter().find(|(name, _)| name.ends_with("h100-sxm-80gb.toml")).unwrap();

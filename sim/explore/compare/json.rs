@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{Change, Comparison, Difference, Figures};
 use crate::scenario::predict::Verdict;
 
-/// Version of the layout below; raised when a key changes its meaning.
+/// Version of the layout below; raised when a key changes its meaning, or goes.
 const FORMAT: u32 = 1;
 
 /// The comparison as JSON.

@@ -6,7 +6,7 @@ use super::unit::FRAMEWORK;
 use super::words::Fold;
 use super::{Change, Comparison, Figures, Row};
 use crate::explore::words::{relative_change, thousands};
-use crate::report::text::{broken, gib, table};
+use crate::report::text::{broken, gib, table, wrapped};
 
 /// Columns of a change's figures, beside its words.
 const FIGURES: usize = 70;
@@ -52,7 +52,7 @@ pub fn report(answer: &Comparison, width: usize, fold: Fold) -> String {
     for (letter, (name, description)) in ["A", "B"].iter().zip(&answer.sides) {
         let side = format!("{letter}  {name}   {description}");
         out += &match side.chars().count() > width {
-            true => format!("{letter}  {name}\n   {}\n", wrapped(description, width - 3).join("\n   ")),
+            true => format!("{letter}  {name}\n   {}\n", wrapped(description, width.saturating_sub(3)).join("\n   ")),
             false => side + "\n",
         };
     }
@@ -71,13 +71,13 @@ pub fn report(answer: &Comparison, width: usize, fold: Fold) -> String {
         );
     }
     for remark in remarks(answer, fold) {
-        out += &format!("\n  {}\n", wrapped(&remark, width - 4).join("\n    "));
+        out += &format!("\n  {}\n", wrapped(&remark, width.saturating_sub(4)).join("\n    "));
     }
     let (follows, left) = fold.follows(&answer.follows, other_framework(answer));
     if !answer.follows.is_empty() {
         out += "\nDefaults that change as a result\n";
         for difference in &follows {
-            out += &format!("  {}\n", wrapped(&fold.words(difference), width - 4).join("\n    "));
+            out += &format!("  {}\n", wrapped(&fold.words(difference), width.saturating_sub(4)).join("\n    "));
         }
         let more = if follows.is_empty() { "" } else { "and " };
         if left > 0 {
@@ -102,28 +102,6 @@ pub(super) fn batches(answer: &Comparison) -> Option<String> {
             b as f64 / a.max(1) as f64
         )
     })
-}
-
-/// Lines of at most `width` characters, broken at spaces; a word that is longer is cut.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    let mut length = 0;
-    for word in text.split(' ') {
-        let letters: Vec<char> = word.chars().collect();
-        for (at, part) in letters.chunks(width).enumerate() {
-            let space = usize::from(at == 0 && length > 0);
-            if length + space + part.len() > width || at > 0 {
-                lines.push(String::new());
-                length = 0;
-            } else if space == 1 {
-                lines.last_mut().into_iter().for_each(|line| line.push(' '));
-                length += 1;
-            }
-            lines.last_mut().into_iter().for_each(|line| line.extend(part));
-            length += part.len();
-        }
-    }
-    lines
 }
 
 /// Columns and rows.

@@ -8,6 +8,7 @@ use super::setting::Setting;
 use crate::explore::prices::Price;
 use crate::report::layout::{Interrupted, Money, Percentiles, SavedState, SpentOn, Training, TriedInterval};
 use crate::scenario::{Every, Prediction, Scenario};
+use crate::statistics::of_sorted;
 
 /// Seconds of an hour and of a day.
 const HOUR: f64 = 3_600.0;
@@ -40,10 +41,7 @@ const KINDS: [(&str, Kind); 8] = [
 fn percentiles(values: impl Iterator<Item = f64>) -> Percentiles {
     let mut sorted: Vec<f64> = values.collect();
     sorted.sort_by(f64::total_cmp);
-    let at = |share: f64| {
-        let last = sorted.len().saturating_sub(1);
-        sorted.get((share * last as f64).round() as usize).copied().unwrap_or(0.0)
-    };
+    let at = |share: f64| of_sorted(&sorted, share).copied().unwrap_or(0.0);
     Percentiles { p5: at(0.05), p50: at(0.5), p95: at(0.95) }
 }
 

@@ -1,7 +1,7 @@
 //! How sure it is that one plan is faster than another.
 //!
 //! Two plans of a model on a machine share most of what a prediction is off by, so their difference is known better than either. How
-//! well is asked of measured runs (`calibrate/profiles/measured-runs.csv`): of two runs of one family on one machine, the errors differ
+//! well is asked of measured runs (`sim/cost/profiles/measured-runs.csv`): of two runs of one family on one machine, the errors differ
 //! by a number, and how large these numbers are is what a difference of two predictions may be off by. The logarithm of the ratio of
 //! two steps is taken as normal around the predicted one with that deviation.
 

@@ -7,7 +7,7 @@ use super::money::Interval;
 use super::words::{alike, difference, layout};
 use crate::engine::Breakdown;
 use crate::explore::words::{gib, percent, thousands};
-use crate::report::text::table_within;
+use crate::report::text::{self, table_within};
 use crate::units::Time;
 
 /// Reasons for refusals that are listed.
@@ -47,17 +47,7 @@ pub(super) fn subject(answer: &Answer) -> String {
 
 /// Lines of words under a margin of so many columns.
 fn wrapped(text: &str, width: usize) -> String {
-    let room = width.max(44) - 4;
-    let (mut lines, mut line) = (vec![], String::new());
-    for word in text.split(' ') {
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > room {
-            lines.push(std::mem::take(&mut line));
-        }
-        line += if line.is_empty() { "" } else { " " };
-        line += word;
-    }
-    lines.push(line);
-    lines.join("\n    ")
+    text::wrapped(text, width.max(44) - 4).join("\n    ")
 }
 
 /// The winner, in a sentence.

@@ -7,7 +7,7 @@ use crate::explore::ceiling::json::{point, value};
 use crate::explore::fixed::Fixed;
 use crate::scenario::Scenario;
 
-/// Version of the layout below; raised when a key changes its meaning.
+/// Version of the layout below; raised when a key changes its meaning, or goes.
 const FORMAT: u32 = 1;
 
 /// The table as JSON.

@@ -34,11 +34,22 @@ pub fn read(request: &Request<'_>) -> Result<(Vec<Raw>, Vec<String>), ImportErro
         } else {
             of_script(request)?
         };
-    let words: Vec<Word> =
-        request.overrides.iter().map(|word| Word { text: word.clone(), line: 0, open: false }).collect();
+    let words = beside_the_file(request.overrides);
     let beside = list(&words).into_iter().map(|raw| Raw { line: None, ..raw });
     raw.extend(beside);
     Ok((raw, branches))
+}
+
+/// Words of the command line beside the file: `--key value` as Megatron has it, or `key=value` as every importer takes it.
+fn beside_the_file(words: &[String]) -> Vec<Word> {
+    let mut out: Vec<Word> = vec![];
+    for word in words {
+        let is_value = out.last().is_some_and(|before| is_option(&before.text) && !before.text.contains('='));
+        let is_key = !is_value && !is_option(word) && word.contains('=');
+        let text = if is_key { format!("--{word}") } else { word.clone() };
+        out.push(Word { text, line: 0, open: false });
+    }
+    out
 }
 
 /// The key of an argument.

@@ -14,6 +14,7 @@ pub(super) struct Place {
 impl Allocator {
     /// The place of a block of this size and address in its bin. A search that passes many blocks leaves signposts on its way, so
     /// that the next one does not.
+    #[inline]
     pub(super) fn seek(&mut self, pool: usize, key: (u64, u64)) -> Place {
         let bin = bin(key.0);
         let pool = &mut self.pools[pool];
@@ -41,6 +42,7 @@ impl Allocator {
     }
 
     /// Where a block stands among the signposts of its bin, if it is one.
+    #[inline]
     pub(super) fn sign_of(&self, at: u32) -> Option<usize> {
         let Block { size, address, pool, sign, .. } = self.blocks[at as usize];
         let signs = &self.pools[pool as usize].signs[bin(size)];
@@ -48,6 +50,7 @@ impl Allocator {
     }
 
     /// Files a free block.
+    #[inline]
     pub(super) fn insert_free(&mut self, at: u32) {
         let Block { size, address, pool, .. } = self.blocks[at as usize];
         let Place { bin, before, after } = self.seek(pool as usize, (size, address));
@@ -67,6 +70,7 @@ impl Allocator {
     }
 
     /// Takes a free block out of its bin. Where it is a signpost, the block before it becomes one in its stead.
+    #[inline]
     pub(super) fn remove_free(&mut self, at: u32) {
         let sign = self.sign_of(at);
         let Block { size, pool, before, after, .. } = self.blocks[at as usize];

@@ -7,6 +7,8 @@
 
 use std::ops::Range;
 
+use num_integer::lcm;
+
 /// A parameter as the buffer sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
@@ -115,15 +117,6 @@ fn cut(slots: &[Slot], rules: Rules, inside: impl Fn(&Slot) -> bool) -> Vec<Buck
         buckets.push(Bucket { elements: begin..end_of(at), params });
     }
     buckets
-}
-
-/// The least common multiple of two numbers above zero.
-fn lcm(a: u64, b: u64) -> u64 {
-    let (mut x, mut y) = (a, b);
-    while y > 0 {
-        (x, y) = (y, x % y);
-    }
-    a / x * b
 }
 
 #[cfg(test)]

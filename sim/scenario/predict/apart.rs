@@ -13,6 +13,7 @@ use crate::runtime::Flight;
 use crate::scenario::error::ScenarioError;
 use crate::scenario::ranks::Ranks;
 use crate::scenario::understood::Scenario;
+use crate::statistics::of_sorted;
 use crate::units::Time;
 
 /// Ranks from which on clusters are drawn one after the other: the times of all of them fill some hundred megabytes.
@@ -69,11 +70,9 @@ pub struct SlowRank {
 }
 
 impl Apart {
-    /// The step that a share of the clusters is faster than \[ps\].
+    /// The shortest step that a share of the clusters does not exceed \[ps\].
     pub fn quantile(&self, share: f64) -> Time {
-        let last = self.steps.len().saturating_sub(1);
-        let at = (share * last as f64).round() as usize;
-        self.steps.get(at.min(last)).copied().unwrap_or(self.alike)
+        of_sorted(&self.steps, share).copied().unwrap_or(self.alike)
     }
 
     /// The step of the middle \[ps\].
@@ -110,7 +109,7 @@ pub(super) fn apart(scenario: &Scenario, ranks: &Ranks, settings: Settings) -> R
         false => draws.map(draw).collect::<Result<_, _>>()?,
     };
     steps.sort_unstable();
-    let middle = steps[(steps.len() - 1) / 2].1;
+    let middle = of_sorted(&steps, 0.5).map_or(0, |&(_, draw)| draw);
     let mut apart = Apart {
         alike: lanes.alike.step,
         steps: steps.into_iter().map(|(step, _)| step).collect(),

@@ -1,6 +1,6 @@
 //! An interval from what measured runs of the same kind said of predictions.
 //!
-//! `calibrate/profiles/measured-runs.csv` holds the logarithm of measured over predicted step time of every public run that
+//! `sim/cost/profiles/measured-runs.csv` holds the logarithm of measured over predicted step time of every public run that
 //! can be simulated. The interval's ends are the 10th and the 90th percentile of a mixture: those runs, weighed by how much
 //! of their [`Kind`] they share, and a normal distribution as wide as the costs' residuals make the step, which counts as
 //! much as [`PARTS`] runs. So residuals decide where nobody has measured, and measured runs where many have. This is
@@ -73,7 +73,7 @@ impl Witness {
 }
 
 pub(super) static WITNESSES: LazyLock<Vec<Witness>> = LazyLock::new(|| {
-    let text = include_str!("../../../calibrate/profiles/measured-runs.csv");
+    let text = include_str!("../../cost/profiles/measured-runs.csv");
     let lines = text.lines().filter(|line| !line.starts_with('#')).skip(1);
     lines.map(|line| Witness::read(line).expect("a test reads every line of measured-runs.csv")).collect()
 });
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn every_line_of_the_file_is_read_and_written_back_alike() {
-        for (line, witness) in include_str!("../../../calibrate/profiles/measured-runs.csv")
+        for (line, witness) in include_str!("../../cost/profiles/measured-runs.csv")
             .lines()
             .filter(|line| !line.starts_with('#'))
             .skip(1)

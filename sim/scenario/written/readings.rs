@@ -6,6 +6,8 @@ use std::marker::PhantomData;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer, MapAccess, SeqAccess, Visitor};
 
+use crate::statistics::of_sorted;
+
 /// One reading, one of each step, or three quantiles of them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Readings<T> {
@@ -38,10 +40,9 @@ impl<T: Copy + PartialOrd> Readings<T> {
             Readings::Many(many) => {
                 let mut sorted = many.clone();
                 sorted.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
-                // The nearest rank: a reading that was read.
-                let at = |tenths: usize| sorted.get((sorted.len() * tenths).div_ceil(10).saturating_sub(1)).copied();
-                let spread = at(1).zip(at(9)).filter(|_| sorted.len() > 1);
-                Some((at(5)?, spread))
+                let at = |q: f64| of_sorted(&sorted, q).copied();
+                let spread = at(0.1).zip(at(0.9)).filter(|_| sorted.len() > 1);
+                Some((at(0.5)?, spread))
             }
             Readings::Quantiles(Quantiles { p10, p50, p90 }) => {
                 (p10 <= p50 && p50 <= p90).then_some((*p50, Some((*p10, *p90))))

@@ -8,6 +8,8 @@
 
 use std::ops::Range;
 
+use num_integer::lcm;
+
 /// A parameter as groups see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
@@ -140,15 +142,6 @@ fn places(sizes: &[u64], factor: u64) -> (Vec<Range<u64>>, u64) {
         end += sizes[at];
     }
     (places, end)
-}
-
-/// The least common multiple of two numbers above zero.
-fn lcm(a: u64, b: u64) -> u64 {
-    let (mut x, mut y) = (a, b);
-    while y > 0 {
-        (x, y) = (y, x % y);
-    }
-    a / x * b
 }
 
 #[cfg(test)]
