@@ -52,13 +52,15 @@ fn a_shipped_model_is_run_by_name_and_what_is_assumed_is_said() {
     assert_eq!(tokens(&folder, &own).0, 8 * 256);
 }
 
+/// A configuration, its machine, a key that changes it, and by which ratio its step then has more tokens.
+type Case<'c> = (&'c str, &'c [&'c str], &'c [&'c str], (u64, u64));
+
 #[test]
 fn keys_behind_a_configuration_change_it_in_every_framework() {
     let folder = Folder::new("keys-behind");
     let configs = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/import/configs/");
     let at = |file: &str| format!("{configs}{file}");
-    // A configuration with its machine, a key of it, and by how much more tokens a step has.
-    let cases: [(&str, &[&str], &[&str], (u64, u64)); 9] = [
+    let cases: [Case; 9] = [
         ("torchtitan/v0_1_llama3_8b.toml", &["--on", "h200-sxm-141gb:1"], &["training.batch_size=2"], (2, 1)),
         ("torchtitan/v0_3_llama3_8b.args", &["--on", "h200-sxm-141gb:1"], &["training.seq_len=4096"], (1, 2)),
         ("megatron/llama3_8b_h100_fp8.sh", &["--on", "h200-sxm-141gb:1"], &["global-batch-size=256"], (2, 1)),

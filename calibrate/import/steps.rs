@@ -17,7 +17,7 @@ use super::tables::{Row, Table};
 use crate::fit::{error, median, quantile};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/how/calibration.md");
-const PROFILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/profiles");
+const PROFILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/cost/profiles");
 const MARKS: [&str; 2] = ["<!-- steps -->\n", "<!-- /steps -->"];
 
 /// A kind of work in one trace, and what the profile of its chip says of it.

@@ -61,9 +61,11 @@ pub fn table(header: &[&str], rows: Vec<Vec<String>>, left: usize) -> String {
 /// words would have to be cut.
 pub fn table_within(header: &[&str], mut rows: Vec<Vec<String>>, right: &[usize], width: usize) -> String {
     narrowed(header, &mut rows, right, width);
-    let whole = whole_words(header, &rows, right, width);
+    let header = stacked(header, &rows, right, width);
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    let whole = whole_words(&header, &rows, right, width);
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(header.to_vec());
+    table.load_preset(presets::NOTHING).set_header(header);
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(u16::try_from(width).unwrap_or(u16::MAX));
     table.add_rows(rows);
     for (index, column) in table.column_iter_mut().enumerate() {
@@ -97,6 +99,24 @@ fn narrowed(header: &[&str], rows: &mut [Vec<String>], right: &[usize], width: u
     for cell in rows.iter_mut().filter_map(|row| row.get_mut(widest)) {
         *cell = broken(cell, room);
     }
+}
+
+/// Headers, those of figures with their words below each other where the table would be wider than the page.
+fn stacked(header: &[&str], rows: &[Vec<String>], right: &[usize], width: usize) -> Vec<String> {
+    let word = |text: &str| text.split([' ', '\n']).map(|part| part.chars().count()).max().unwrap_or(0);
+    let least = |at: usize| match right.contains(&at) {
+        true => most(header, rows, at, |text| text.chars().count()),
+        false => most(header, rows, at, word),
+    };
+    let fits = (0..header.len()).map(|at| least(at) + PADDING).sum::<usize>() < width;
+    let stack = |(at, &title): (usize, &&str)| match fits || !right.contains(&at) {
+        true => title.to_owned(),
+        false => {
+            let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
+            wrapped(title, cells.unwrap_or(0).max(word(title))).join("\n")
+        }
+    };
+    header.iter().enumerate().map(stack).collect()
 }
 
 /// The most that a column's header and cells have of something.
