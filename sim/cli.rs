@@ -166,14 +166,8 @@ fn read(path: &Path) -> Result<(String, String), Failure> {
     if let Some(sample) = named::named_sample(path) {
         return Ok((sample.name.to_owned(), sample.text.to_owned()));
     }
-    let file = path.display().to_string();
-    match files::text(path) {
-        Ok(text) => Ok((file, text)),
-        Err(error) => {
-            let reason = error.to_string() + &if path.exists() { String::new() } else { named::meant(path) };
-            Err(Failure::input(ScenarioError::Unreadable { path: file, reason }))
-        }
-    }
+    let text = files::text(path).map_err(|error| Failure::input(ScenarioError::unreadable(path, &error)))?;
+    Ok((path.display().to_string(), text))
 }
 
 /// The name and text of a file that is no scenario.

@@ -33,6 +33,7 @@ pub mod keys;
 mod length;
 mod limits;
 mod machine;
+mod meant;
 mod measured;
 mod megatron;
 mod model;

@@ -34,8 +34,7 @@ fn source(given: &Bound<'_, PyAny>, what: &str) -> PyResult<(String, String)> {
     let unfit = |_| values::unfit(&format!("the {what}"), given, "a path or a dict");
     let path: PathBuf = given.extract().map_err(unfit)?;
     let file = path.display().to_string();
-    let text = files::text(&path)
-        .map_err(|error| raised(&ScenarioError::Unreadable { path: file.clone(), reason: error.to_string() }))?;
+    let text = files::text(&path).map_err(|error| raised(&ScenarioError::unreadable(&path, &error)))?;
     Ok((file, text))
 }
 

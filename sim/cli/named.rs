@@ -10,7 +10,6 @@ use windtunnel::hardware::{self, Topology, Vendor};
 use windtunnel::import::{self, Importer, Machine, Request};
 use windtunnel::model::Position;
 use windtunnel::model::huggingface::{self, shipped};
-use windtunnel::near::nearest;
 use windtunnel::scenario::fresh::Fresh;
 use windtunnel::scenario::samples::{self, Sample};
 use windtunnel::scenario::{Runtime, Scenario};
@@ -202,32 +201,4 @@ fn with(scenario: Scenario, keys: &[String]) -> Result<Scenario, Failure> {
 /// The sample that a word names, if no file does.
 pub fn named_sample(path: &Path) -> Option<&'static Sample> {
     samples::sample(path.to_str()?).filter(|_| !path.exists())
-}
-
-/// What the name of a file that is not there may have meant: empty, or a remedy that begins with a semicolon.
-pub fn meant(path: &Path) -> String {
-    let last = path.file_name().and_then(|name| name.to_str());
-    let (Some(name), Some(last)) = (path.to_str(), last) else { return String::new() };
-    // Names have dots in them: `llama-3.1-8b` has no ending.
-    let stem = [".toml", ".json", ".yaml", ".yml"].iter().find_map(|end| last.strip_suffix(end)).unwrap_or(last);
-    let machines = hardware::registry();
-    let machine = machines.iter().map(|listed| listed.name).find(|machine| *machine == stem);
-    if shipped::shipped(name).is_some() {
-        return format!("; {name} is a shipped model: windtunnel run {name} --on h100-sxm-80gb:1 runs it");
-    }
-    if let Some(machine) = machine {
-        return format!("; {machine} is a machine: windtunnel run llama-3.1-8b --on {machine}:1 runs a model on it");
-    }
-    let sample = samples::nearest_sample(stem);
-    let model = nearest(stem, shipped::names());
-    match (sample, model) {
-        (Some(sample), Some(model)) => {
-            format!(
-                "; did you mean the sample {sample:?} or the model {model:?}? (windtunnel new --list, windtunnel models)"
-            )
-        }
-        (Some(sample), None) => format!("; did you mean the sample {sample:?}? (windtunnel new --list shows all)"),
-        (None, Some(model)) => format!("; did you mean the model {model:?}? (windtunnel models shows all)"),
-        (None, None) => "; windtunnel new --list shows samples, windtunnel models shows models".to_owned(),
-    }
 }

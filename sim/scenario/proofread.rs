@@ -28,8 +28,7 @@ impl Scenario {
     pub fn load(path: impl AsRef<Path>) -> Result<Scenario, ScenarioError> {
         let path = path.as_ref();
         let file = path.display().to_string();
-        let text = crate::files::text(path)
-            .map_err(|error| ScenarioError::Unreadable { path: file.clone(), reason: error.to_string() })?;
+        let text = crate::files::text(path).map_err(|error| ScenarioError::unreadable(path, &error))?;
         Scenario::proofread(&file, &text)
     }
 

@@ -2,8 +2,6 @@
 //!
 //! The files are compiled in, so that a name works where there is no checkout. To add one: a file there, and its stem here.
 
-use crate::near::nearest;
-
 /// A shipped scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
@@ -63,11 +61,6 @@ impl Sample {
 /// The sample of that name.
 pub fn sample(name: &str) -> Option<&'static Sample> {
     SAMPLES.iter().find(|sample| sample.name == name)
-}
-
-/// The sample whose name is nearest.
-pub fn nearest_sample(name: &str) -> Option<&'static str> {
-    nearest(name, SAMPLES.iter().map(|sample| sample.name))
 }
 
 #[cfg(test)]
