@@ -64,18 +64,19 @@ pub fn table_within(header: &[&str], mut rows: Vec<Vec<String>>, right: &[usize]
     let header = stacked(header, &rows, right, width);
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
     let whole = whole_words(&header, &rows, right, width);
+    let (indent, after) = margins(&header, &rows, right, width);
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(header);
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(u16::try_from(width).unwrap_or(u16::MAX));
     table.add_rows(rows);
     for (index, column) in table.column_iter_mut().enumerate() {
-        let before = if index == 0 { 2 } else { 1 };
-        column.set_padding((before, 1));
+        let before = if index == 0 { indent } else { 1 };
+        column.set_padding((before, after));
         if right.contains(&index) {
             column.set_cell_alignment(CellAlignment::Right);
             column.set_constraint(ColumnConstraint::ContentWidth);
         } else if let Some(&Some(text)) = whole.get(index) {
-            let with_padding = u16::try_from(text).unwrap_or(u16::MAX).saturating_add(before + 1);
+            let with_padding = u16::try_from(text).unwrap_or(u16::MAX).saturating_add(before + after);
             column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(with_padding)));
         }
     }
@@ -101,19 +102,39 @@ fn narrowed(header: &[&str], rows: &mut [Vec<String>], right: &[usize], width: u
     }
 }
 
+/// Spaces before a table, and after each column beside the one before the next: two and one, or fewer where the table would else be wider
+/// than the page.
+fn margins(header: &[&str], rows: &[Vec<String>], right: &[usize], width: usize) -> (u16, u16) {
+    match least(header, rows, right).saturating_sub(width) {
+        0 => (2, 1),
+        1 => (1, 1),
+        2 => (0, 1),
+        _ => (0, 0),
+    }
+}
+
+/// Columns of text that a table takes at least: figures do not wrap, words stay whole.
+fn least(header: &[&str], rows: &[Vec<String>], right: &[usize]) -> usize {
+    let line = |text: &str| text.split('\n').map(|part| part.chars().count()).max().unwrap_or(0);
+    let column = |at: usize| {
+        if right.contains(&at) { most(header, rows, at, line) } else { most(header, rows, at, longest_word) }
+    };
+    // One more before the first column, and none after the last.
+    (0..header.len()).map(|at| column(at) + PADDING).sum()
+}
+
+fn longest_word(text: &str) -> usize {
+    text.split([' ', '\n']).map(|part| part.chars().count()).max().unwrap_or(0)
+}
+
 /// Headers, those of figures with their words below each other where the table would be wider than the page.
 fn stacked(header: &[&str], rows: &[Vec<String>], right: &[usize], width: usize) -> Vec<String> {
-    let word = |text: &str| text.split([' ', '\n']).map(|part| part.chars().count()).max().unwrap_or(0);
-    let least = |at: usize| match right.contains(&at) {
-        true => most(header, rows, at, |text| text.chars().count()),
-        false => most(header, rows, at, word),
-    };
-    let fits = (0..header.len()).map(|at| least(at) + PADDING).sum::<usize>() < width;
+    let fits = least(header, rows, right) <= width;
     let stack = |(at, &title): (usize, &&str)| match fits || !right.contains(&at) {
         true => title.to_owned(),
         false => {
             let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
-            wrapped(title, cells.unwrap_or(0).max(word(title))).join("\n")
+            wrapped(title, cells.unwrap_or(0).max(longest_word(title))).join("\n")
         }
     };
     header.iter().enumerate().map(stack).collect()
