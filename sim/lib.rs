@@ -165,6 +165,8 @@ pub mod schedule;
 #[cfg_attr(all(doc, not(internals)), doc(hidden))]
 pub mod statistics;
 #[cfg_attr(all(doc, not(internals)), doc(hidden))]
+pub mod tables;
+#[cfg_attr(all(doc, not(internals)), doc(hidden))]
 pub mod trace;
 #[cfg_attr(all(doc, not(internals)), doc(hidden))]
 pub mod units;

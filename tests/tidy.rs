@@ -11,9 +11,10 @@ use windtunnel::scenario::{Scenario, predict};
 
 /// The layers, lowest first: a file names only layers above it in this list. `program` is the language the later ones
 /// speak, so it stands early.
-const LAYERS: [&str; 25] = [
+const LAYERS: [&str; 26] = [
     "near",
     "statistics",
+    "tables",
     "files",
     "bug",
     "units",

@@ -3,8 +3,6 @@
 //! What they prove: which calls are made, in which order, with which descriptors; what happens when something goes wrong;
 //! that nothing measured is lost. They prove nothing about time.
 
-#![allow(clippy::unwrap_used)]
-
 #[path = "cuda/collectives.rs"]
 mod collectives;
 

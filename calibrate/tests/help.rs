@@ -1,9 +1,7 @@
 //! The calibrator's half of `docs/commands.md`, and its exit codes.
 
-#![allow(clippy::unwrap_used)]
-
 #[path = "../../tests/help.rs"]
-mod help;
+mod page;
 
 const NAME: &str = "windtunnel-calibrate";
 const BINARY: &str = env!("CARGO_BIN_EXE_windtunnel-calibrate");
@@ -11,12 +9,12 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 #[test]
 fn the_page_of_commands_has_the_help_of_every_command() {
-    help::the_page_has_the_help_of_every_command(NAME, BINARY, ROOT);
+    page::the_page_has_the_help_of_every_command(NAME, BINARY, ROOT);
 }
 
 #[test]
 fn every_exit_code_is_explained() {
-    help::every_exit_code_is_explained(NAME, BINARY, ROOT);
+    page::every_exit_code_is_explained(NAME, BINARY, ROOT);
 }
 
 #[test]

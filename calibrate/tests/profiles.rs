@@ -1,7 +1,5 @@
 //! The shipped profiles against what the importer writes. The published tables are not in this repository: who has them runs
-//! `WINDTUNNEL_COSTS=FOLDER cargo test -p windtunnel-calibrate --test profiles -- --ignored`.
-
-#![allow(clippy::unwrap_used)]
+//! `WINDTUNNEL_COSTS=FOLDER cargo test -p windtunnel-calibrate --test calibrator profiles:: -- --ignored`.
 
 use std::fs;
 use std::path::Path;

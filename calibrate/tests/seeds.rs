@@ -1,7 +1,5 @@
 //! What other programs write is read without a panic, whole or damaged: every seed of the fuzz targets, and damage to each.
 
-#![allow(clippy::unwrap_used, missing_docs)]
-
 #[path = "../../tests/mutations.rs"]
 mod mutations;
 

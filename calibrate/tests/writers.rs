@@ -1,11 +1,9 @@
 //! The calibrator's half of the table of writers.
 
-#![allow(clippy::unwrap_used)]
-
 #[path = "../../tests/writers.rs"]
-mod writers;
+mod table;
 
-use writers::Bench;
+use table::Bench;
 
 const NCCL: &str = "\
 # Command: all_reduce_perf -b 8

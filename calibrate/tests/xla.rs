@@ -2,9 +2,7 @@
 //! have been fetched, against the real ones.
 //!
 //! The real ones are hundreds of megabytes, so their tests are ignored unless asked for, as CI does:
-//! `windtunnel calibrate plugins fetch cpu`, `… fetch tpu`, `cargo test -p windtunnel-calibrate --test xla -- --include-ignored`.
-
-#![allow(clippy::unwrap_used)]
+//! `windtunnel calibrate plugins fetch cpu`, `… fetch tpu`, `cargo test -p windtunnel-calibrate --test calibrator xla:: -- --include-ignored`.
 
 #[path = "xla/check.rs"]
 mod check;

@@ -12,6 +12,8 @@
 //! the profile's own machine, and what is near it, has the evidence of the points. A point of the table that such points
 //! have moved is `interpolated`, with the median by which they move it added to its spread.
 
+use std::fmt;
+use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
 
 use serde::Deserialize;
@@ -39,10 +41,26 @@ pub(super) struct Written {
 }
 
 /// A table that is made when it is first asked: few jobs multiply in all element types.
-type Later = LazyLock<Table, Box<dyn FnOnce() -> Table + Send>>;
+#[derive(Clone)]
+struct Later(Arc<LazyLock<Table, Box<dyn FnOnce() -> Table + Send>>>);
 
-fn later(table: impl FnOnce() -> Table + Send + 'static) -> Arc<Later> {
-    Arc::new(LazyLock::new(Box::new(table)))
+fn later(table: impl FnOnce() -> Table + Send + 'static) -> Later {
+    Later(Arc::new(LazyLock::new(Box::new(table))))
+}
+
+impl Deref for Later {
+    type Target = Table;
+
+    fn deref(&self) -> &Table {
+        &self.0
+    }
+}
+
+/// A profile is told from others by what is printed of it, whoever has asked for its tables until then.
+impl fmt::Debug for Later {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
 }
 
 /// Matmuls of one element type on one chip.
@@ -55,7 +73,7 @@ pub struct Matmul {
     /// The wave model.
     pub waves: Waves,
     size: f64,
-    table: Option<Arc<Later>>,
+    table: Option<Later>,
     nearby: Option<Nearby>,
 }
 

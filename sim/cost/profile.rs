@@ -27,6 +27,7 @@ use crate::files::{Output, WriteError, one_line};
 use crate::hardware::Place;
 use crate::near::did_you_mean;
 use crate::program::DType;
+use crate::tables;
 use crate::units::{Bandwidth, Bytes, FlopRate, Frequency, Power};
 
 /// The newest version of the format: 2 has points of a machine of one's own, its versions, and dates.
@@ -363,7 +364,7 @@ impl Profile {
 
     /// Understands the text of a profile; `path` is for messages only.
     pub fn parse(path: &str, text: &str) -> Result<Profile, ProfileError> {
-        let w: Written = toml::from_str(text).map_err(|why| ProfileError::Parse {
+        let w: Written = tables::read(text).map_err(|why| ProfileError::Parse {
             problem: why.message().to_owned(),
             place: Box::new(Place::of(path, text, why.span().unwrap_or(0..0))),
         })?;

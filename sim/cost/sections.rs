@@ -10,6 +10,7 @@
 use serde::Deserialize;
 
 use super::basis::{Basis, Evidence};
+use crate::tables;
 
 /// A section's name and its text, from its first comment to the next section's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -182,7 +183,7 @@ fn kernel(section: &Section) -> String {
     struct Kernels {
         kernels: Vec<super::attention::Kernel>,
     }
-    let written: Option<Written> = toml::from_str(&section.text).ok();
+    let written: Option<Written> = tables::read(&section.text).ok();
     match written.as_ref().and_then(|written| written.attention.kernels.first()) {
         Some(k) => {
             let cut = k.blocks.map_or(String::new(), |blocks| {
@@ -204,7 +205,7 @@ fn kernel(section: &Section) -> String {
 impl Section {
     /// What it rests on: the strongest of the evidences in it, if it has any.
     pub fn evidence(&self) -> Option<Evidence> {
-        let table: toml::Table = toml::from_str(&self.text).ok()?;
+        let table: toml::Table = tables::read(&self.text).ok()?;
         let mut found: Vec<Evidence> = vec![];
         collect(&toml::Value::Table(table), &mut found);
         found.into_iter().min_by_key(|evidence| evidence.basis)

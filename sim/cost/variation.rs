@@ -6,6 +6,8 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
+use crate::tables;
+
 /// A published distribution of the pace of chips.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -33,7 +35,7 @@ struct File {
 }
 
 static ALL: LazyLock<Vec<Variation>> = LazyLock::new(|| {
-    let file: File = toml::from_str(include_str!("variation.toml")).expect("a test reads variation.toml");
+    let file: File = tables::read(include_str!("variation.toml")).expect("a test reads variation.toml");
     file.variation
 });
 

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::hardware::Topology;
+use crate::tables::{self, Unread};
 
 /// A price of one chip for one hour.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -28,8 +29,8 @@ struct Written {
 }
 
 /// The prices of a file's text; what is wrong is said in the parser's words.
-pub(super) fn read(text: &str) -> Result<Vec<Price>, toml::de::Error> {
-    toml::from_str::<Written>(text).map(|written| written.price)
+pub(super) fn read(text: &str) -> Result<Vec<Price>, Unread> {
+    tables::read::<Written>(text).map(|written| written.price)
 }
 
 /// The list prices that ship with the program.

@@ -10,6 +10,7 @@ use super::error::FailuresError;
 use super::rates::{Component, DAY, Rate, Rates};
 use crate::files::one_line;
 use crate::hardware::Place;
+use crate::tables;
 
 /// A number and where it comes from.
 #[derive(Deserialize)]
@@ -60,7 +61,7 @@ struct File {
 /// Reads and checks a file.
 pub(super) fn read(file: &str, text: &str) -> Result<Rates, FailuresError> {
     let mut numbers = Numbers { file, text, known: BTreeMap::new(), met: vec![] };
-    let written: File = toml::from_str(text)
+    let written: File = tables::read(text)
         .map_err(|error| numbers.place(error.message().trim_end(), error.span().unwrap_or(text.len()..text.len())))?;
     for (key, source) in &written.sources {
         let source = source.get_ref().trim();

@@ -10,10 +10,11 @@ use std::ops::Range;
 use std::path::Path;
 
 use serde::Deserialize;
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-use toml::{Spanned, Table};
 
 use super::{HardwareError, Place, shipped, written};
+use crate::tables::{Node, Unread};
 
 /// A base, found.
 pub(super) struct Base {
@@ -61,7 +62,7 @@ impl Base {
     }
 
     /// Lays a file over its base.
-    pub fn extend(&self, text: &str) -> Result<Extended, toml::de::Error> {
+    pub fn extend(&self, text: &str) -> Result<Extended, Unread> {
         let own = DeTable::parse(text)?;
         let mut base = DeTable::parse(&self.below)?;
         if own.get_ref().contains_key("name") {
@@ -70,9 +71,9 @@ impl Base {
             // A machine has a name of its own: without one, the file is read alone, and refused.
             base = own;
         }
-        let written = written::File::deserialize(toml::Deserializer::from(base.clone()))?;
+        let written = written::File::deserialize(&Node::from(&base))?;
         base.get_mut().remove("base");
-        let whole = Table::deserialize(toml::Deserializer::from(base))?;
+        let whole = Node::from(&base).table().expect("its numbers have been read");
         Ok(Extended { written, text: whole.to_string() })
     }
 }

@@ -11,6 +11,7 @@ use super::uplink::OUTER;
 use super::written::{self, Joins, Sourced};
 use super::{Axis, Chip, Fact, HardwareError, Level, LevelKind, Node, Peak, Place, Reach, Size, Topology, Vendor};
 use crate::files::one_line;
+use crate::tables::{self, Unread};
 use crate::units::{Bandwidth, Bytes, FlopRate, Frequency, Power, Time, physical};
 
 /// The largest oversubscription that is accepted: far beyond any that is built.
@@ -21,9 +22,9 @@ pub fn read(file: &str, text: &str, size: &Size) -> Result<Topology, HardwareErr
     let base = Base::of(file, text)?;
     let at = At { file, text, base: base.as_ref() };
     let wrong =
-        |error: toml::de::Error| at.place(error.message().trim_end(), error.span().unwrap_or(text.len()..text.len()));
+        |error: Unread| at.place(error.message().trim_end(), error.span().unwrap_or(text.len()..text.len()));
     let (written, whole) = match &base {
-        None => (toml::from_str::<written::File>(text).map_err(wrong)?, text.to_owned()),
+        None => (tables::read::<written::File>(text).map_err(wrong)?, text.to_owned()),
         Some(base) => {
             let Extended { written, text } = base.extend(text).map_err(wrong)?;
             (written, text)

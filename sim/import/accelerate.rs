@@ -14,13 +14,14 @@ use super::table::Table;
 use super::why::Why;
 use super::{hf, plugin, whose};
 use crate::model::ModelConfig;
+use crate::tables;
 
 /// Reads accelerate's configurations.
 pub const IMPORTER: Importer =
     Importer { name: "accelerate", reads: "YAML configurations, with --model config.json", sniff, read };
 
 static TABLE: LazyLock<Table> =
-    LazyLock::new(|| toml::from_str(include_str!("tables/accelerate.toml")).expect("a test reads every table"));
+    LazyLock::new(|| tables::read(include_str!("tables/accelerate.toml")).expect("a test reads every table"));
 
 fn sniff(text: &str) -> bool {
     let begins = |name: &str| text.lines().any(|line| line.starts_with(name));

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::table::Table;
+use crate::tables;
 
 /// A table, what the sources say, and how a key of theirs is called in the table; none where it is no key of a configuration.
 struct Pair {
@@ -141,7 +142,7 @@ fn plain(value: &Value) -> Value {
 fn tables_have_the_defaults_of_the_frameworks_own_sources() {
     let (mut compared, mut wrong) = (0, vec![]);
     for pair in PAIRS {
-        let table: Table = toml::from_str(pair.table).expect("it is a table");
+        let table: Table = tables::read(pair.table).expect("it is a table");
         let all: Value = serde_json::from_str(pair.sources).expect("it is JSON");
         let keys = all[pair.section].as_object().expect("it has keys");
         let theirs: BTreeMap<String, &Value> =
@@ -186,7 +187,7 @@ fn tables_have_the_defaults_of_the_frameworks_own_sources() {
 
 #[test]
 fn older_defaults_of_torchtitan_are_those_of_its_older_sources() {
-    let table: Table = toml::from_str(table!("torchtitan")).expect("it is a table");
+    let table: Table = tables::read(table!("torchtitan")).expect("it is a table");
     let all: Value = serde_json::from_str(sources!("torchtitan-0.1.0")).expect("it is JSON");
     let keys = all["keys"].as_object().expect("it has keys");
     let mut compared = 0;

@@ -13,13 +13,14 @@ use super::syntax::{overrides, yaml};
 use super::table::Table;
 use super::why::{Found, Why};
 use super::{plugin, whose};
+use crate::tables;
 
 /// Reads axolotl's configurations.
 pub const IMPORTER: Importer =
     Importer { name: "axolotl", reads: "YAML configurations of full fine-tuning", sniff, read };
 
 static TABLE: LazyLock<Table> =
-    LazyLock::new(|| toml::from_str(include_str!("tables/axolotl.toml")).expect("a test reads every table"));
+    LazyLock::new(|| tables::read(include_str!("tables/axolotl.toml")).expect("a test reads every table"));
 
 fn sniff(text: &str) -> bool {
     let begins = |name: &str| text.lines().any(|line| line.starts_with(name));

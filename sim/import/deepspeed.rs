@@ -16,13 +16,14 @@ use super::syntax::{json, overrides};
 use super::table::Table;
 use super::why::{Found, Why};
 use super::{hf, plugin, whose};
+use crate::tables;
 
 /// Reads DeepSpeed's configurations.
 pub const IMPORTER: Importer =
     Importer { name: "deepspeed", reads: "ds_config.json, with --model config.json", sniff, read };
 
 static TABLE: LazyLock<Table> =
-    LazyLock::new(|| toml::from_str(include_str!("tables/deepspeed.toml")).expect("a test reads every table"));
+    LazyLock::new(|| tables::read(include_str!("tables/deepspeed.toml")).expect("a test reads every table"));
 
 fn sniff(text: &str) -> bool {
     let Ok(value) = serde_json::from_str::<serde_json::Value>(text) else { return false };

@@ -14,6 +14,7 @@ use super::table::Table;
 use super::why::Why;
 use crate::model::ModelConfig;
 use crate::model::huggingface;
+use crate::tables;
 
 /// Reads a model's `config.json`.
 pub const IMPORTER: Importer =
@@ -28,7 +29,7 @@ const ANY_RELEASE: &str = "any release";
 /// Keys that are the model's own reader's.
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
     let text = "framework = \"transformers\"\nversions = [\"any release\"]\nidle = [\"*\"]\n[defaults]\n";
-    toml::from_str(text).expect("it is a table")
+    tables::read(text).expect("it is a table")
 });
 
 fn sniff(text: &str) -> bool {

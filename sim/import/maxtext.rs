@@ -18,13 +18,14 @@ use super::syntax::{overrides, shell, yaml};
 use super::table::Table;
 use super::why::{Found, Why};
 use crate::plan::xla::TENSORS;
+use crate::tables;
 
 /// Reads MaxText's configurations.
 pub const IMPORTER: Importer =
     Importer { name: "maxtext", reads: "YAML configurations and launch scripts, for TPUs and GPUs", sniff, read };
 
 static TABLE: LazyLock<Table> =
-    LazyLock::new(|| toml::from_str(include_str!("tables/maxtext.toml")).expect("a test reads every table"));
+    LazyLock::new(|| tables::read(include_str!("tables/maxtext.toml")).expect("a test reads every table"));
 
 /// Axes within a slice, and between slices.
 const AXES: [(&str, &str); 14] = [

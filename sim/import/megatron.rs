@@ -22,6 +22,7 @@ use super::machine::{self, Kind};
 use super::settings::{Raw, Settings};
 use super::table::Table;
 use super::why::{Found, Why};
+use crate::tables;
 
 /// Reads Megatron-LM's arguments.
 pub const IMPORTER: Importer = Importer {
@@ -32,7 +33,7 @@ pub const IMPORTER: Importer = Importer {
 };
 
 pub static TABLE: LazyLock<Table> =
-    LazyLock::new(|| toml::from_str(include_str!("tables/megatron.toml")).expect("a test reads every table"));
+    LazyLock::new(|| tables::read(include_str!("tables/megatron.toml")).expect("a test reads every table"));
 
 fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
     let (raw, branches) = arguments::read(request)?;

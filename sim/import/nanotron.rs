@@ -14,12 +14,13 @@ use super::settings::Settings;
 use super::syntax::{overrides, yaml};
 use super::table::Table;
 use super::why::Why;
+use crate::tables;
 
 /// Reads nanotron's configurations.
 pub const IMPORTER: Importer = Importer { name: "nanotron", reads: "YAML configurations", sniff, read };
 
 static TABLE: LazyLock<Table> =
-    LazyLock::new(|| toml::from_str(include_str!("tables/nanotron.toml")).expect("a test reads every table"));
+    LazyLock::new(|| tables::read(include_str!("tables/nanotron.toml")).expect("a test reads every table"));
 
 fn sniff(text: &str) -> bool {
     let begins = |name: &str| text.lines().any(|line| line.starts_with(name));

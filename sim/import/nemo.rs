@@ -17,6 +17,7 @@ use super::megatron;
 use super::settings::Raw;
 use super::syntax::{json, overrides, yaml};
 use super::table::{Table, matches};
+use crate::tables;
 
 /// Reads NeMo's configurations.
 pub const IMPORTER: Importer = Importer {
@@ -41,7 +42,7 @@ struct Names {
 }
 
 static NAMES: LazyLock<Names> =
-    LazyLock::new(|| toml::from_str(include_str!("tables/nemo.toml")).expect("a test reads every table"));
+    LazyLock::new(|| tables::read(include_str!("tables/nemo.toml")).expect("a test reads every table"));
 
 /// Megatron-LM's table, with what has no effect here.
 static TABLE: LazyLock<Table> = LazyLock::new(|| {

@@ -20,13 +20,14 @@ use super::syntax::{overrides, toml_file};
 use super::table::Table;
 use super::why::Why;
 use crate::scenario::release_defaults;
+use crate::tables;
 
 /// Reads torchtitan's configurations.
 pub const IMPORTER: Importer =
     Importer { name: "torchtitan", reads: "job configurations in TOML up to 0.2.2, command lines of 0.3", sniff, read };
 
 static TABLE: LazyLock<Table> =
-    LazyLock::new(|| toml::from_str(include_str!("tables/torchtitan.toml")).expect("a test reads every table"));
+    LazyLock::new(|| tables::read(include_str!("tables/torchtitan.toml")).expect("a test reads every table"));
 
 /// The release whose code the defaults beside the configuration are of.
 const RELEASE: &str = "torchtitan 0.2.2";

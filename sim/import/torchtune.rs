@@ -19,13 +19,14 @@ use super::table::Table;
 use super::why::Why;
 use crate::model::ModelConfig;
 use crate::model::huggingface::shipped;
+use crate::tables;
 
 /// Reads torchtune's configurations.
 pub const IMPORTER: Importer =
     Importer { name: "torchtune", reads: "YAML configurations of full fine-tuning and LoRA", sniff, read };
 
 static TABLE: LazyLock<Table> =
-    LazyLock::new(|| toml::from_str(include_str!("tables/torchtune.toml")).expect("a test reads every table"));
+    LazyLock::new(|| tables::read(include_str!("tables/torchtune.toml")).expect("a test reads every table"));
 
 /// torchtune's builders and the shipped models of the same sizes.
 const MODELS: [(&str, &str); 25] = [

@@ -2,6 +2,8 @@
 
 use serde::Deserialize;
 
+use crate::tables;
+
 /// The shipped table.
 const TABLE: &str = include_str!("formats.toml");
 
@@ -80,7 +82,7 @@ struct Table {
 
 /// All formats.
 pub(super) fn formats() -> Vec<Format> {
-    toml::from_str::<Table>(TABLE)
+    tables::read::<Table>(TABLE)
         .unwrap_or_else(|error| panic!("the shipped table of log formats does not parse: {error}"))
         .format
 }

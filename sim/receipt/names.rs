@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 
 use crate::model::huggingface::shipped;
+use crate::tables;
 
 /// The models under names other than their own.
 #[derive(Deserialize)]
@@ -59,7 +60,7 @@ const IDLE: [&str; 22] = [
 /// Each shipped model's words, under its name and its aliases.
 static KNOWN: LazyLock<Vec<(&'static str, Vec<String>)>> = LazyLock::new(|| {
     let aliases: Aliases =
-        toml::from_str(include_str!("models.toml")).unwrap_or_else(|error| panic!("models.toml: {error}"));
+        tables::read(include_str!("models.toml")).unwrap_or_else(|error| panic!("models.toml: {error}"));
     let named = |name: &'static str| {
         let others = aliases.alias.get(name).map(Vec::as_slice).unwrap_or_default();
         std::iter::once(words(name))
@@ -254,7 +255,7 @@ mod tests {
 
     #[test]
     fn every_alias_is_of_a_shipped_model_and_of_one_alone() {
-        let aliases: Aliases = toml::from_str(include_str!("models.toml")).expect("it ships");
+        let aliases: Aliases = tables::read(include_str!("models.toml")).expect("it ships");
         for name in aliases.alias.keys() {
             assert!(shipped::shipped(name).is_some(), "{name}");
         }

@@ -18,6 +18,7 @@ use serde_json::Value;
 use toml::Table as Keys;
 
 use super::pattern::matches;
+use crate::tables;
 
 #[cfg(test)]
 mod tests;
@@ -134,7 +135,7 @@ pub struct Tables {
 }
 
 fn parse(name: &str, text: &str) -> Table {
-    toml::from_str(text).unwrap_or_else(|error| panic!("the shipped table {name} does not parse: {error}"))
+    tables::read(text).unwrap_or_else(|error| panic!("the shipped table {name} does not parse: {error}"))
 }
 
 impl Tables {

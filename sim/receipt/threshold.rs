@@ -15,6 +15,7 @@
 //! Every figure is a bound from above, but `coverage`, `interval` (share of steps inside the predicted interval), `picks.best` and
 //! `picks.pairs` ([`super::picks`]), which are bounds from below, and `step_time.bias`, which bounds the absolute bias.
 
+use crate::hardware::Place;
 use crate::near::did_you_mean;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,6 +26,7 @@ use super::ReceiptError;
 use super::check::{Choice, Outcome};
 use super::pattern::matches;
 use super::summary::{ALL, Errors, Group, summary};
+use crate::tables;
 
 /// Bounds, and what they are about.
 #[derive(Clone, Debug)]
@@ -216,8 +218,10 @@ fn load(path: &Path) -> Result<Bounds, ReceiptError> {
     let file = path.display().to_string();
     let text = crate::files::text(path)
         .map_err(|error| ReceiptError::Unreadable { path: file.clone(), reason: error.to_string() })?;
-    let written: File = toml::from_str(&text)
-        .map_err(|error| ReceiptError::Threshold(format!("{file}: {}", error.to_string().trim())))?;
+    let written: File = tables::read(&text).map_err(|error| {
+        let place = Place::of(&file, &text, error.span().unwrap_or(0..0));
+        ReceiptError::Threshold(format!("{}\n{place}", error.message()))
+    })?;
     let thresholds = written.threshold.iter().enumerate().map(|(at, table)| understand(&file, at + 1, table));
     let Rows { lane, hardware, grade, id, not_id } = written.rows;
     let rows = Choice { lanes: lane, hardware, grades: grade, speed: None };

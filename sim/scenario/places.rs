@@ -1,7 +1,6 @@
 //! Where a file says what a step's length hangs on: what an error points at that comes up once the file has been read.
 
 use super::reader::Reader;
-use super::source::Source;
 use super::written;
 use crate::hardware::Place;
 
@@ -23,14 +22,11 @@ impl Places {
     pub(super) fn of(reader: &Reader<'_>, scenario: &written::Scenario) -> Option<Places> {
         let (model, batch) = (&scenario.model, &scenario.batch);
         let length = batch.accumulation.as_ref().or(model.get_ref().layers.as_ref());
-        match reader.source {
-            Source::Draft(_) => None,
-            Source::Text(..) => Some(Places {
-                sequence: *reader.place(&batch.sequence),
-                model: *reader.place(model),
-                documents: *batch.documents.as_ref().map_or_else(|| reader.place(model), |at| reader.place(at)),
-                length: *length.map_or_else(|| reader.place(model), |at| reader.place(at)),
-            }),
-        }
+        reader.source.has_places().then(|| Places {
+            sequence: *reader.place(&batch.sequence),
+            model: *reader.place(model),
+            documents: *batch.documents.as_ref().map_or_else(|| reader.place(model), |at| reader.place(at)),
+            length: *length.map_or_else(|| reader.place(model), |at| reader.place(at)),
+        })
     }
 }

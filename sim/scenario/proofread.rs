@@ -77,7 +77,7 @@ impl<'t> Problems<'t> {
     }
 
     fn source(&self) -> Source<'t> {
-        Source::Text(self.text, self.keys.clone())
+        Source::of(self.text, &self.keys)
     }
 
     /// Keeps a problem of a key, and reads on without the key: which it was, if it is in the file.
@@ -121,12 +121,12 @@ impl<'t> Problems<'t> {
     fn ranges(&mut self, runtime: Option<Runtime>) {
         let source = self.source();
         let table = source.table();
-        let reader = reader(self.file, &source, &table);
+        let reader = reader(self.file, &source);
         let read = |key: &keys::Key| runtime.is_none_or(|runtime| key.is_read_by(runtime.written()));
         let all = keys::TABLES.iter().flat_map(|table| table.keys.iter().map(|key| (table.path(key), key)));
         let out = all.filter(|(_, key)| read(key)).filter_map(|(path, key)| {
             let Kind::Count(Some((least, most))) = key.kind else { return None };
-            let count = count(self.keys.get_ref(), &table, &path)?;
+            let count = count(self.keys.get_ref(), table, &path)?;
             reader.count(&path, &count, least, most).err()
         });
         for error in out.collect::<Vec<_>>() {
@@ -139,8 +139,7 @@ impl<'t> Problems<'t> {
         let Ok(scenario) = self.source().written() else { return };
         let of_keys = {
             let source = self.source();
-            let table = source.table();
-            let mut reader = reader(self.file, &source, &table);
+            let mut reader = reader(self.file, &source);
             let runtime = runtime(&reader, &scenario.runtime);
             // Whose chips they are is no matter of the name.
             let any = runtime.as_ref().map_or(Runtime::ALL[0], |runtime| *runtime);
@@ -185,8 +184,8 @@ fn count(keys: &DeTable<'_>, table: &Table, path: &str) -> Option<Spanned<i64>> 
 }
 
 /// A reader of what is left of a file.
-fn reader<'t>(file: &'t str, source: &'t Source<'t>, table: &'t Table) -> Reader<'t> {
+fn reader<'t>(file: &'t str, source: &'t Source<'t>) -> Reader<'t> {
     // Of what a plan would need instead, nothing is said here.
     let how = How { trial: true, topology: None, reads: |_, _| false };
-    Reader { file, source, table, assumptions: vec![], idle: vec![], how }
+    Reader { file, source, table: source.table(), assumptions: vec![], idle: vec![], how }
 }

@@ -11,7 +11,8 @@ use toml::{Table, Value};
 use super::entry::Runtime;
 use super::error::ScenarioError;
 use super::reader::Reader;
-use super::written::{self, Free};
+use super::written;
+use crate::tables::{self, Node};
 
 /// Releases, by the name that a scenario writes.
 const SHIPPED: [(&str, &str); 3] = [
@@ -43,7 +44,7 @@ struct Default {
 
 fn release(name: &str) -> Option<Release> {
     let (_, text) = SHIPPED.iter().find(|(known, _)| *known == name)?;
-    Some(toml::from_str(text).expect("a test reads every release"))
+    Some(tables::read(text).expect("a test reads every release"))
 }
 
 /// Defaults of a release for a runtime: each key with its value and the line of that codebase that says so. None if there is no table.
@@ -96,8 +97,7 @@ pub(super) fn fill(
             table.insert(name.to_owned(), value.clone());
         }
     }
-    let below = Free(Value::Table(below));
-    let below = written::Defaults::deserialize(below).expect("a test reads every release's defaults");
+    let below = written::Defaults::deserialize(&Node::from(&below)).expect("a test reads every release's defaults");
     scenario.fill(below, &at.span());
     Ok(())
 }
@@ -119,8 +119,7 @@ mod tests {
                 inner.insert(key.to_owned(), value);
                 let mut outer = Table::new();
                 outer.insert(table.to_owned(), Value::Table(inner));
-                let read: Result<written::Defaults, _> =
-                    written::Defaults::deserialize(Free(Value::Table(outer.clone())));
+                let read: Result<written::Defaults, _> = written::Defaults::deserialize(&Node::from(&outer));
                 assert!(read.is_ok(), "{name}: {outer}: {read:?}");
                 assert!(source.contains(".py:") || source.contains(".toml:"), "{name}: {key}: {source}");
             }

@@ -1,21 +1,21 @@
 //! What a scenario is read from: the text of a file, whose keys have places, or a draft's table, whose keys have none.
 
 use std::borrow::Cow;
-use std::ops::Range;
 
 use serde::Deserialize;
-use toml::de::{DeTable, Deserializer, Error};
-use toml::{Spanned, Table, Value};
+use toml::de::DeTable;
+use toml::{Spanned, Table};
 
-use super::written::{self, Free};
+use super::written;
+use crate::tables::{Node, Unread};
 
 /// The keys of a scenario.
 #[derive(Clone, Debug)]
-pub(super) enum Source<'t> {
-    /// Those of a text, with their places in it.
-    Text(&'t str, Spanned<DeTable<'t>>),
-    /// Those of a draft.
-    Draft(&'t Table),
+pub(super) struct Source<'t> {
+    /// The text that places are in; a draft has none.
+    text: Option<&'t str>,
+    keys: Node<'t>,
+    table: Cow<'t, Table>,
 }
 
 /// A table's name and the names of its keys; a place of 0..0 is none.
@@ -26,56 +26,47 @@ pub(super) struct Named {
 
 impl<'t> Source<'t> {
     /// A file's text, if it is TOML.
-    pub fn parse(text: &'t str) -> Result<Source<'t>, Error> {
-        Ok(Source::Text(text, DeTable::parse(text)?))
+    pub fn parse(text: &'t str) -> Result<Source<'t>, Unread> {
+        Ok(Source::of(text, &DeTable::parse(text)?))
     }
 
-    /// The text that places are in; a draft has none.
+    /// Keys of a file's text.
+    pub fn of(text: &'t str, keys: &Spanned<DeTable<'t>>) -> Source<'t> {
+        let keys = Node::from(keys);
+        Source { text: Some(text), table: Cow::Owned(keys.table().unwrap_or_default()), keys }
+    }
+
+    /// Keys of a draft.
+    pub fn draft(table: &'t Table) -> Source<'t> {
+        Source { text: None, keys: Node::from(table), table: Cow::Borrowed(table) }
+    }
+
+    /// Whether the keys have places.
+    pub fn has_places(&self) -> bool {
+        self.text.is_some()
+    }
+
+    /// The text that places are in; a draft's is empty.
     pub fn text(&self) -> &'t str {
-        match self {
-            Source::Text(text, _) => text,
-            Source::Draft(_) => "",
-        }
+        self.text.unwrap_or_default()
     }
 
     /// The scenario as written.
-    pub fn written(&self) -> Result<written::Scenario, Error> {
-        match self {
-            Source::Text(_, keys) => written::Scenario::deserialize(Deserializer::from(keys.clone())),
-            Source::Draft(table) => written::Scenario::deserialize(Free(Value::Table((*table).clone()))),
-        }
+    pub fn written(&self) -> Result<written::Scenario, Unread> {
+        written::Scenario::deserialize(&self.keys)
     }
 
     /// The keys with their values; none where a value is larger than any that is accepted.
-    pub fn table(&self) -> Cow<'t, Table> {
-        match self {
-            Source::Text(_, keys) => {
-                Cow::Owned(Table::deserialize(Deserializer::from(keys.clone())).unwrap_or_default())
-            }
-            Source::Draft(table) => Cow::Borrowed(table),
-        }
+    pub fn table(&self) -> &Table {
+        &self.table
     }
 
     /// The tables and the keys at the top, with the names of what is in them.
     pub fn named(&self) -> Vec<Named> {
-        let named = |name: &str, at: Range<usize>| Spanned::new(at, name.to_owned());
-        match self {
-            Source::Text(_, keys) => {
-                let one = |(name, value): (&Spanned<_>, &Spanned<toml::de::DeValue<'_>>)| Named {
-                    table: named(AsRef::<Cow<'_, str>>::as_ref(name), name.span()),
-                    keys: (value.get_ref().as_table().into_iter().flat_map(DeTable::keys))
-                        .map(|key| named(key.get_ref(), key.span()))
-                        .collect(),
-                };
-                keys.get_ref().iter().map(one).collect()
-            }
-            Source::Draft(table) => {
-                let one = |(name, value): (&String, &Value)| Named {
-                    table: named(name, 0..0),
-                    keys: (value.as_table().into_iter().flat_map(Table::keys)).map(|key| named(key, 0..0)).collect(),
-                };
-                table.iter().map(one).collect()
-            }
-        }
+        let tables = self.keys.keys().map(|(name, at, value)| Named {
+            table: Spanned::new(at, name.to_owned()),
+            keys: value.keys().map(|(name, at, _)| Spanned::new(at, name.to_owned())).collect(),
+        });
+        tables.collect()
     }
 }

@@ -20,6 +20,7 @@ use crate::cost::{Profile, Regime, Software};
 use crate::files::one_line;
 use crate::hardware::{Place, Topology};
 use crate::runtime::{Parts, Plan};
+use crate::tables::Unread;
 
 /// A scenario, fully decided: which model, on which machine, trained how.
 ///
@@ -96,7 +97,7 @@ pub struct Scenario {
 
 /// Whether a draft is a scenario that there are rules for.
 fn reads(draft: &Draft, how: How<'_>) -> bool {
-    let read = Scenario::read(draft.file(), &Source::Draft(draft.table()), how);
+    let read = Scenario::read(draft.file(), &Source::draft(draft.table()), how);
     read.is_ok_and(|scenario| scenario.job.refuses().is_none())
 }
 
@@ -108,7 +109,7 @@ impl Draft {
 
     /// The same, on the machine of another topology file if there is one; of a draft that is no scenario nobody is told why.
     pub fn tried(&self, topology: Option<&str>) -> Result<Scenario, ScenarioError> {
-        let read = Scenario::read(self.file(), &Source::Draft(self.table()), How { trial: true, topology, reads });
+        let read = Scenario::read(self.file(), &Source::draft(self.table()), How { trial: true, topology, reads });
         read.map(|scenario| Scenario { draft: scenario.draft.clone().sharing(self), ..scenario })
     }
 }
@@ -129,7 +130,7 @@ impl Scenario {
     /// Understands a scenario; of a remedy on trial nothing is looked for that would mend it.
     fn read(file: &str, source: &Source<'_>, how: How<'_>) -> Result<Scenario, ScenarioError> {
         let mut scenario = source.written().map_err(|error| unread(file, source.text(), &error))?;
-        let table = &*source.table();
+        let table = source.table();
         let mut reader = Reader { file, source, table, assumptions: vec![], idle: vec![], how };
         let runtime = runtime(&reader, &scenario.runtime)?;
         releases::fill(&mut reader, &mut scenario, runtime)?;
@@ -149,7 +150,7 @@ impl Scenario {
 }
 
 /// What a parser says of a scenario, in the user's words.
-pub(super) fn unread(file: &str, text: &str, error: &toml::de::Error) -> ScenarioError {
+pub(super) fn unread(file: &str, text: &str, error: &Unread) -> ScenarioError {
     let span = error.span().unwrap_or(0..0);
     let problem = plain::words(error.message(), text, span.clone());
     ScenarioError::Written { problem, place: Box::new(Place::of(file, text, span)) }

@@ -9,7 +9,6 @@ mod experts;
 mod failures;
 mod float8;
 mod framework;
-mod free;
 mod internevo;
 mod loss;
 mod megatron;
@@ -30,7 +29,6 @@ pub use failures::{Checkpoint, Every, Failures, Spares};
 pub use fill::Defaults;
 pub use float8::{Float8, LinearStyle, Recipe as Float8Recipe};
 pub use framework::{AttentionStyle, Framework, LoadBalancer, ModulesStyle, RopeStyle};
-pub(super) use free::Free;
 pub use internevo::InternEvo;
 pub use loss::{KeepLogits, Loss, LossKind, Until};
 pub use megatron::{

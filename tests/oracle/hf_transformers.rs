@@ -2,7 +2,6 @@
 //! (`tests/oracles/hf-transformers.json`): each case goes through a `config.json` and a scenario, as a user's does.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use super::cases;
@@ -68,13 +67,7 @@ clip_grad_norm = false
     )
 }
 
-fn folder() -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hf-transformers");
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
-}
-
-/// All cases; read once, since both tests write their configs to the same place.
+/// All cases, read once for both tests.
 fn cases() -> &'static [Case] {
     static CASES: OnceLock<Vec<Case>> = OnceLock::new();
     CASES.get_or_init(read)
@@ -82,11 +75,11 @@ fn cases() -> &'static [Case] {
 
 fn read() -> Vec<Case> {
     let Some(file) = cases::read("hf-transformers.json") else { return vec![] };
-    let folder = folder();
+    let folder = tempfile::tempdir().unwrap();
     let read = |case: &Value| {
         let id = case["id"].as_str().unwrap().to_owned();
-        std::fs::write(folder.join(format!("{id}.json")), case["config"].to_string()).unwrap();
-        let beside = folder.join("scenario.toml");
+        std::fs::write(folder.path().join(format!("{id}.json")), case["config"].to_string()).unwrap();
+        let beside = folder.path().join("scenario.toml");
         let scenario = Scenario::parse(&beside.display().to_string(), &text(case, &format!("{id}.json")))
             .unwrap_or_else(|error| panic!("{id}: {error}"));
         let program = scenario.job.compile().programs().remove(0);

@@ -13,6 +13,7 @@ use crate::files;
 use crate::model::{ModelConfig, huggingface};
 use crate::near::did_you_mean;
 use crate::scenario::{Draft, Runtime, keys, relative};
+use crate::tables::{self, Unread};
 
 /// A request as written.
 #[derive(Debug, Deserialize)]
@@ -119,7 +120,7 @@ const MOST_TOP: i64 = 1_000;
 impl Request {
     /// Reads a request's file; `file` names it in errors, and paths in it are relative to its folder.
     pub fn parse(file: &str, text: &str) -> Result<Request, PlanError> {
-        let written: Written = toml::from_str(text).map_err(|error| unread(file, text, &error))?;
+        let written: Written = tables::read(text).map_err(|error| unread(file, text, &error))?;
         understood(file, written)
     }
 
@@ -165,7 +166,7 @@ fn integer(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-fn unread(file: &str, text: &str, error: &toml::de::Error) -> PlanError {
+fn unread(file: &str, text: &str, error: &Unread) -> PlanError {
     let span = error.span().unwrap_or(0..0);
     let place = Box::new(crate::hardware::Place::of(file, text, span));
     PlanError::Written { problem: error.message().to_owned(), place }

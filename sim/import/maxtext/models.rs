@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use crate::import::imported::Imported;
 use crate::import::why::{Found, Why};
+use crate::tables;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -24,7 +25,7 @@ struct Resized {
 }
 
 static MODELS: LazyLock<Models> =
-    LazyLock::new(|| toml::from_str(include_str!("../tables/maxtext-models.toml")).expect("a test reads every model"));
+    LazyLock::new(|| tables::read(include_str!("../tables/maxtext-models.toml")).expect("a test reads every model"));
 
 /// Writes the model of a name; false if it is not known.
 pub fn put(out: &mut Imported, name: &Found<String>) -> bool {

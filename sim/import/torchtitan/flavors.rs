@@ -9,6 +9,7 @@ use crate::import::error::ImportError;
 use crate::import::imported::Imported;
 use crate::import::settings::Settings;
 use crate::import::why::Why;
+use crate::tables;
 
 /// What runs attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -48,7 +49,7 @@ struct File {
 
 static FLAVORS: LazyLock<Vec<Flavors>> = LazyLock::new(|| {
     let file: File =
-        toml::from_str(include_str!("../tables/torchtitan-flavors.toml")).expect("a test reads every flavor");
+        tables::read(include_str!("../tables/torchtitan-flavors.toml")).expect("a test reads every flavor");
     file.flavor
 });
 

@@ -19,9 +19,10 @@ use crate::import::table::{Default, Table};
 use crate::import::why::Why;
 use crate::near::did_you_mean;
 use crate::scenario::release_defaults;
+use crate::tables;
 
 static TABLE: LazyLock<Table> =
-    LazyLock::new(|| toml::from_str(include_str!("../tables/torchtitan-0.3.toml")).expect("a test reads every table"));
+    LazyLock::new(|| tables::read(include_str!("../tables/torchtitan-0.3.toml")).expect("a test reads every table"));
 
 /// Keys of every recipe that differ from the defaults, by `module:recipe`.
 static RECIPES: LazyLock<BTreeMap<String, BTreeMap<String, Value>>> = LazyLock::new(|| {

@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn an_unknown_release_is_taken_as_the_nearest_by_date() {
-        let table: Table = toml::from_str(
+        let table: Table = crate::tables::read(
             "about = \"t\"\nversions = [\"a*\", \"b\", \"c\"]\n[releases]\n\"a*\" = 202404\nb = 202412\nc = 202506\n",
         )
         .expect("a table");

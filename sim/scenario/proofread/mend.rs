@@ -5,8 +5,9 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Where a value stands that is not in the file.
-const NOWHERE: Range<usize> = usize::MAX..usize::MAX;
+/// Where a value stands that is not in the file: beyond any text.
+const NOWHERE: Range<usize> = FAR..FAR;
+const FAR: usize = usize::MAX / 2;
 
 /// Keys that a file must have, each with a value that is always read, as TOML; a key of a list of tables has the list's name. A test
 /// finds those that this lacks.
@@ -119,16 +120,16 @@ fn inside<'v, 't>(
 #[cfg(test)]
 mod tests {
     use serde::Deserialize;
-    use toml::de::Deserializer;
 
     use super::*;
     use crate::scenario::{keys, written};
+    use crate::tables::Node;
 
     /// Fills in what a file lacks, until it is read.
     fn filled(text: &str) {
         let mut file = DeTable::parse(text).expect("it is TOML");
         for _ in 0..=REQUIRED.len() {
-            let Err(error) = written::Scenario::deserialize(Deserializer::from(file.clone())) else { return };
+            let Err(error) = written::Scenario::deserialize(&Node::from(&file)) else { return };
             let key = error.message().split('`').nth(1).expect("a key");
             let span = error.span().expect("a place");
             assert!(with(file.get_mut(), key, &span).is_some(), "{}", error.message());

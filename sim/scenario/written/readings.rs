@@ -90,6 +90,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Any<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tables;
     use crate::units::Time;
 
     #[derive(Debug, serde::Deserialize)]
@@ -100,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_figure_is_one_reading_a_list_or_quantiles() {
-        let of = |text: &str| toml::from_str::<File>(text);
+        let of = |text: &str| tables::read::<File>(text);
         let step = |text: &str| of(text).expect(text).step.quantiles();
         let ms = |millis: u64| Time(millis * 1_000_000_000);
         assert_eq!(step("step = \"1.5 s\""), Some((ms(1500), None)));
@@ -115,7 +116,7 @@ mod tests {
 
     #[test]
     fn what_is_no_reading_is_refused_as_the_reading_itself_would_be() {
-        let refused = |text: &str| toml::from_str::<File>(text).expect_err(text).to_string();
+        let refused = |text: &str| tables::read::<File>(text).expect_err(text).to_string();
         assert!(refused("step = \"1.5 sec\"").contains("sec"));
         assert!(refused("step = true").contains("a list of readings"));
         assert!(refused("step = { p10 = \"1 s\", p50 = \"2 s\" }").contains("p90"));

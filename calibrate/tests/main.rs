@@ -1,0 +1,10 @@
+//! What the calibrator claims: in one program, since to link one takes as long as to run it.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod cuda;
+mod help;
+mod profiles;
+mod seeds;
+mod writers;
+mod xla;
