@@ -104,6 +104,11 @@ impl Failure {
         Failure { message: error.to_string(), code: 2 }
     }
 
+    /// Whoever would have read standard output has what it wanted, and there is nobody to whom it should be said.
+    fn unread() -> Failure {
+        Failure { message: String::new(), code: NO_READER }
+    }
+
     /// Says so, and ends the program.
     fn end(self) -> ExitCode {
         if !self.message.is_empty() {
@@ -197,8 +202,7 @@ const NO_READER: u8 = 128 + 13;
 
 fn printed(outcome: std::io::Result<()>) -> Result<(), Failure> {
     outcome.map_err(|why| match why.kind() {
-        // The reader has what it wanted, and nobody to whom it should be said.
-        std::io::ErrorKind::BrokenPipe => Failure { message: String::new(), code: NO_READER },
+        std::io::ErrorKind::BrokenPipe => Failure::unread(),
         _ => Failure::input(format!("cannot write to standard output: {why}")),
     })
 }
@@ -209,6 +213,8 @@ fn printed(outcome: std::io::Result<()>) -> Result<(), Failure> {
 struct Written {
     said: String,
     failed: Option<Failure>,
+    /// Whether standard output is taken by one of them.
+    instead: bool,
 }
 
 impl Written {
@@ -219,7 +225,11 @@ impl Written {
 
     fn write_with(&mut self, output: Output, hint: &str, body: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) {
         let path = output.path().display().to_string();
+        let instead = output.is_standard();
+        self.instead |= instead;
         match output.write_with(body) {
+            Ok(()) if instead => {}
+            Err(why) if instead => self.failed = self.failed.take().or(printed(Err(why.cause())).err()),
             Ok(()) => self.said += &format!("\nwrote {path}{hint}\n"),
             Err(why) => self.failed = self.failed.take().or(Some(Failure::input(why))),
         }
@@ -227,7 +237,7 @@ impl Written {
 
     /// Prints a report, and which files were written.
     fn report(self, report: &str) -> Result<(), Failure> {
-        let printed = print(&format!("{report}{}", self.said));
+        let printed = if self.instead { Ok(()) } else { print(&format!("{report}{}", self.said)) };
         self.ended(printed)
     }
 
@@ -241,8 +251,8 @@ impl Written {
 enum Json {
     /// It was not asked for.
     Nowhere,
-    /// `-`: instead of the report.
-    Stdout,
+    /// `-`: instead of the report. No other file is written there.
+    Stdout(Output),
     File(Output),
 }
 
@@ -250,7 +260,9 @@ impl Json {
     /// Gets ready, before anything is computed.
     fn open(path: Option<&PathBuf>) -> Result<Json, Failure> {
         match path {
-            Some(path) if path == Path::new("-") => Ok(Json::Stdout),
+            Some(path) if path == Path::new(files::STANDARD) => {
+                Output::open(path).map(Json::Stdout).map_err(Failure::input)
+            }
             path => Ok(output(path)?.map_or(Json::Nowhere, Json::File)),
         }
     }
@@ -264,7 +276,7 @@ impl Json {
     ) -> Result<(), Failure> {
         match self {
             Json::Nowhere => written.report(&report()),
-            Json::Stdout => written.ended(print_json(&format!("{:#}\n", value()))),
+            Json::Stdout(_claimed) => written.ended(print_json(&format!("{:#}\n", value()))),
             Json::File(file) => {
                 written.write(file, &format!("{:#}\n", value()), "");
                 written.report(&report())

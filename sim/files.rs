@@ -12,6 +12,6 @@ pub(crate) mod page_tests;
 
 pub use input::{LONGEST, all, bytes, open, text};
 pub use journal::{Journal, Place};
-pub use output::{Output, WriteError, take_size_limits_as_errors};
+pub use output::{Output, STANDARD, WriteError, take_size_limits_as_errors};
 pub use progress::{bar, be_quiet, is_quiet, note, spinner};
 pub use terminal::{complain, one_line, plain, print, print_json};

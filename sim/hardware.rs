@@ -14,6 +14,7 @@ pub mod error;
 mod on_nodes;
 mod picture;
 pub mod place;
+pub mod price;
 pub mod registry;
 mod shipped;
 mod topology;
@@ -43,6 +44,11 @@ impl Topology {
     /// Reads a topology from the text of a file, which errors call `file`.
     pub fn parse(file: &str, text: &str, size: &Size) -> Result<Topology, HardwareError> {
         understood::read(file, text, size)
+    }
+
+    /// The shipped machine's own name, where it is asked for by this or by another of its names.
+    pub fn name_of(name: &str) -> Option<&'static str> {
+        shipped::shipped_as(name).map(|shipped| shipped.name)
     }
 
     /// The shipped machine of that name, at its smallest.

@@ -82,5 +82,6 @@ pub use places::Places;
 pub use predict::{Prediction, predict};
 pub use ranks::{Ranks, Speed};
 pub use reader::Idle;
+pub(crate) use reader::MOST_RANKS;
 pub use releases::release_defaults;
 pub use understood::Scenario;

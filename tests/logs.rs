@@ -127,12 +127,26 @@ fn the_trainer_of_hugging_face_writes_one_mean() {
 #[test]
 fn a_log_of_something_else_is_refused_with_what_is_read() {
     let refused = log::read("syslog", "kernel: step up\nloss of signal\n").expect_err("no log of training");
-    let LogError::Unknown { known, .. } = &refused;
+    let LogError::Unknown { known, .. } = &refused else { panic!("{refused}") };
     assert!(known.contains("torchtitan") && known.contains("MaxText"), "{refused}");
     assert!(refused.to_string().contains("rank 0"), "{refused}");
     // A line cut in the middle is no line of a step, and breaks nothing.
     let cut = "completed step: 7, sec";
     assert!(log::read("cut.log", cut).is_err());
+}
+
+#[test]
+fn a_figure_that_no_step_has_is_refused_with_its_line() {
+    for (line, said) in [
+        ("elapsed time per iteration (ms): 1e308", "cut.log:2: a step's time is 1e305 s: expected 1e-6 to 1e6"),
+        ("elapsed time per iteration (ms): 2e-9", "expected 1e-6 to 1e6"),
+        ("elapsed time per iteration (ms): 900.0 | max reserved: 1e300", "memory is 1.048576e306 bytes"),
+    ] {
+        let text = format!("iteration 1 | elapsed time per iteration (ms): 800.0\niteration 2 | {line}\n");
+        let refused = log::read("cut.log", &text).expect_err(line);
+        assert!(matches!(refused, LogError::Impossible { line: 2, .. }), "{refused}");
+        assert!(refused.to_string().contains(said), "{refused}");
+    }
 }
 
 #[test]

@@ -94,6 +94,7 @@ mod sound;
 mod spmd;
 mod stages;
 mod stamps;
+mod strangers;
 mod sweep;
 mod switches;
 mod tidy;

@@ -76,6 +76,34 @@ fn a_file_without_end_is_refused() {
     assert!(folder.refuses(&["check", "/dev/zero"]).contains("longer than 256 MiB"));
 }
 
+#[test]
+fn a_dash_is_standard_output_and_stands_in_the_reports_stead() {
+    let bench = bench();
+    for line in [
+        "run scenario.toml --json",
+        "run scenario.toml --trace",
+        "run scenario.toml --html",
+        "why scenario.toml --json",
+        "ceiling scenario.toml --max 256 --html",
+        "sweep scenario.toml --vary batch.micro=1,2 --csv",
+        "plan request.toml --html",
+        "compare scenario.toml measured.toml --html",
+        "check measured.toml --json",
+        "check measured.toml --html",
+        "check measured.toml --row measured.toml --trace",
+        "import trace trace.json --json",
+    ] {
+        let whole = bench.written(&format!("{line} {{}}"));
+        let done = bench.shell(&format!("\"$0\" {line} -"));
+        assert!(done.status.success(), "{line}: {}", String::from_utf8_lossy(&done.stderr));
+        assert_eq!(String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&whole), "{line}");
+        assert!(!bench.path("-").exists(), "{line}");
+    }
+    let done = bench.shell("\"$0\" run scenario.toml --json - --html -");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.code() == Some(2) && said.contains("this command writes it already, as -"), "{said}");
+}
+
 /// A folder with the inputs of every command that writes a file.
 fn bench() -> Bench {
     let receipts = include_str!("receipts/public.jsonl");

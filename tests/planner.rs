@@ -165,6 +165,36 @@ fn memory_that_must_stay_free_stays_free() {
     assert!(all.sites[0].ranked[0].plan.step <= roomy.sites[0].ranked[0].plan.step);
 }
 
+/// Nothing is simulated for a request whose limits nobody can keep, or mean.
+#[test]
+fn limits_beyond_every_machine_are_refused_before_anything_is_simulated() {
+    let of =
+        |limit: &str| Request::parse("request.toml", &SMALL.replace("[[machine]]", &format!("{limit}\n[[machine]]")));
+    let said = |limit: &str| of(limit).map(drop).expect_err(limit).to_string();
+    assert!(said("limits.headroom = \"200 GB\"").contains("is all that a chip has"));
+    assert!(said("limits.chips = 1000000000").contains("more than any job has"));
+    assert!(of("limits.chips = 131072").is_ok() && of("limits.headroom = \"70 GB\"").is_ok());
+}
+
+/// A price that is of no machine of the request changes nothing, and the answer says so.
+#[test]
+fn a_price_of_another_machine_is_named() {
+    let folder = Folder::new("a_price_of_another_machine_is_named");
+    let price = |machine: &str| {
+        let rest = "per_chip_hour = 2.49\ncurrency = \"USD\"\ndate = \"2026-11-01\"\nsource = \"our contract\"\n";
+        format!("[[price]]\nmachine = {machine:?}\n{rest}")
+    };
+    folder.write("prices.toml", &(price("h100-smx-80gb") + &price("h200-sxm-141gb")));
+    let text =
+        format!("prices = {:?}\n{}", folder.path.join("prices.toml"), SMALL.replace("price = \"2.5 USD\"\n", ""));
+    let request = Request::parse("request.toml", &text).unwrap_or_else(|error| panic!("{error}"));
+    let named: Vec<_> = request.notes.iter().filter(|note| note.contains("the price of")).collect();
+    assert!(named.len() == 1 && named[0].contains("h100-smx-80gb") && named[0].contains("did you mean"), "{named:?}");
+    let limited = text.replace("[[machine]]", "limits.money = \"1M USD\"\n[[machine]]");
+    let refused = Request::parse("request.toml", &limited).map(drop).expect_err("no price").to_string();
+    assert!(refused.contains("it has no price") && refused.contains("h100-smx-80gb"), "{refused}");
+}
+
 /// Amounts of tokens are decimal, unless only the binary ones are whole sequences: then the answer says so.
 #[test]
 fn four_mega_tokens_are_whole_sequences_and_the_answer_says_which() {

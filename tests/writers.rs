@@ -97,7 +97,7 @@ impl Bench {
     }
 
     /// Runs a line of a shell in which the binary is `$0`.
-    fn shell(&self, line: &str) -> Output {
+    pub fn shell(&self, line: &str) -> Output {
         let mut command = Command::new("bash");
         command.args(["-c", line, self.binary]).current_dir(&self.folder).stdin(Stdio::null());
         command.env("WINDTUNNEL_CACHE", self.folder.join("cache")).output().unwrap()
@@ -117,7 +117,7 @@ impl Bench {
     }
 
     /// What a command writes where nothing goes wrong.
-    fn written(&self, line: &str) -> Vec<u8> {
+    pub fn written(&self, line: &str) -> Vec<u8> {
         let path = self.output(None);
         let done = self.shell(&format!("\"$0\" {}", plain(line)));
         let said = String::from_utf8_lossy(&done.stderr).into_owned();

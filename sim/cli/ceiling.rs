@@ -39,7 +39,7 @@ pub struct Args {
     /// The compiler: tpu, tpu@VERSION, or the file of a plugin.
     #[arg(long, default_value = "tpu", requires = "compile_check")]
     plugin: String,
-    /// Write plots and tables to this file: one HTML page that loads nothing.
+    /// Write plots and tables to this file: one HTML page that loads nothing (`-`: standard output, instead of the report).
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Write the answer as JSON to this file (`-`: standard output, instead of the report).

@@ -34,16 +34,16 @@ pub struct Args {
     /// Show one receipt: its scenario, assumptions, prediction and where the time goes.
     #[arg(long, value_name = "ID", conflicts_with_all = ["lane", "hardware", "grade", "json", "html", "runs", "fail_above"])]
     row: Option<String>,
-    /// Write the check as JSON to this file.
+    /// Write the check as JSON to this file (`-`: standard output, instead of the report).
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write the check as an HTML page to this file.
+    /// Write the check as an HTML page to this file (`-`: standard output, instead of the report).
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Write the errors of step times by kind of run to this file, as sim/cost/profiles/measured-runs.csv has them.
     #[arg(long, value_name = "FILE")]
     runs: Option<PathBuf>,
-    /// With --row: write the timeline for Perfetto to this file; with --trace-in: the measured and the predicted one.
+    /// With --row: write the timeline for Perfetto to this file; with --trace-in: the measured and the predicted one (`-`: standard output, instead of the report).
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Exit with 1 if a figure is worse: step_time.median=8%,reserved.median=5%, or a .toml file of thresholds; with --trace-in:

@@ -21,7 +21,7 @@ pub struct Args {
     /// Write out every key of a long row, every value, and every default of both frameworks.
     #[arg(long)]
     all: bool,
-    /// Write the comparison to this file: one HTML page that loads nothing.
+    /// Write the comparison to this file: one HTML page that loads nothing (`-`: standard output, instead of the report).
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Write the comparison as JSON to this file (`-`: standard output, instead of the report).

@@ -67,7 +67,7 @@ pub struct Args {
     /// Simulate every legal plan, which checks that none was skipped that could have been ranked.
     #[arg(long)]
     exhaustive: bool,
-    /// Write plots and tables to this file: one HTML page that loads nothing.
+    /// Write plots and tables to this file: one HTML page that loads nothing (`-`: standard output, instead of the report).
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Write each ranked plan as a scenario file into this folder.

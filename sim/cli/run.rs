@@ -24,10 +24,10 @@ pub struct Args {
     /// Write the prediction as JSON to this file (`-`: standard output, instead of the report).
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write the timeline for Perfetto or chrome://tracing to this file.
+    /// Write the timeline for Perfetto or chrome://tracing to this file (`-`: standard output, instead of the report).
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Write the prediction to this file as one HTML page that loads nothing.
+    /// Write the prediction to this file as one HTML page that loads nothing (`-`: standard output, instead of the report).
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Simulate every rank instead of one for all identical ones; the answer is the same.

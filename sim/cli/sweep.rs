@@ -21,7 +21,7 @@ pub struct Args {
     /// Append each row as a line of JSON to this file. Where the file ends, the same command goes on.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Write all rows to this file as comma-separated values.
+    /// Write all rows to this file as comma-separated values (`-`: standard output, instead of the report).
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     /// How many of the best rows to print.

@@ -1,9 +1,14 @@
 //! What a chip costs for an hour: shipped list prices, a file of one's own, or a price in the request.
 
-use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
-use crate::hardware::Topology;
-use crate::tables::{self, Unread};
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+use toml::value::Datetime;
+
+use crate::files::one_line;
+use crate::hardware::{Topology, price};
+use crate::tables;
 
 /// A price of one chip for one hour.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -25,17 +30,79 @@ pub struct Price {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
-    price: Vec<Price>,
+    #[serde(default)]
+    price: Vec<Row>,
 }
 
-/// The prices of a file's text; what is wrong is said in the parser's words.
-pub(super) fn read(text: &str) -> Result<Vec<Price>, Unread> {
-    tables::read::<Written>(text).map(|written| written.price)
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    machine: Spanned<String>,
+    per_chip_hour: Spanned<f64>,
+    currency: Spanned<String>,
+    date: Spanned<String>,
+    source: Spanned<String>,
+}
+
+/// The prices of a file's text; a machine is called by its own name, whichever of its names the file has.
+///
+/// # Errors
+/// The first that is none: its bytes in the text, and what was expected.
+pub(super) fn read(text: &str) -> Result<Vec<Price>, (String, Range<usize>)> {
+    let written: Written =
+        tables::read(text).map_err(|error| (error.message().to_owned(), error.span().unwrap_or(0..0)))?;
+    if written.price.is_empty() {
+        return Err(("the file has no [[price]]: write one for each machine".to_owned(), 0..0));
+    }
+    let mut prices: Vec<Price> = vec![];
+    for row in written.price {
+        let at = row.machine.span();
+        let price = understood(row)?;
+        if prices.iter().any(|known| known.machine == price.machine) {
+            return Err((format!("{} has a price already: remove one of the two", price.machine), at));
+        }
+        prices.push(price);
+    }
+    Ok(prices)
+}
+
+fn understood(row: Row) -> Result<Price, (String, Range<usize>)> {
+    let at = |written: &Spanned<String>, problem: String| Err((problem, written.span()));
+    let Row { machine, per_chip_hour, currency, date, source } = row;
+    if let Err(why) = price::sensible(*per_chip_hour.get_ref()) {
+        return Err((format!("per_chip_hour is {}: {why}", per_chip_hour.get_ref()), per_chip_hour.span()));
+    }
+    if !is_currency(currency.get_ref()) {
+        return at(&currency, format!("{:?} is no currency: write currency = \"USD\"", currency.get_ref()));
+    }
+    let day = date.get_ref().parse::<Datetime>().ok().filter(|day| day.date.is_some() && day.time.is_none());
+    if day.is_none() {
+        return at(&date, format!("{:?} is no day: write date = \"2026-11-01\"", date.get_ref()));
+    }
+    for (key, text) in [("machine", &machine), ("source", &source)] {
+        if text.get_ref().trim().is_empty() {
+            return at(text, format!("{key} is empty: say {}", if key == "source" { "who asks it" } else { "which" }));
+        }
+    }
+    let name = machine.get_ref().trim();
+    Ok(Price {
+        machine: Topology::name_of(name).unwrap_or(name).to_owned(),
+        per_chip_hour: *per_chip_hour.get_ref(),
+        currency: currency.get_ref().trim().to_uppercase(),
+        date: one_line(date.get_ref()),
+        source: one_line(source.get_ref()),
+    })
+}
+
+/// Whether a text is what stands for a currency.
+fn is_currency(text: &str) -> bool {
+    let text = text.trim();
+    (1..=8).contains(&text.len()) && text.chars().all(|letter| letter.is_ascii_alphabetic())
 }
 
 /// The list prices that ship with the program.
 pub fn shipped() -> Vec<Price> {
-    read(include_str!("prices.toml")).unwrap_or_else(|error| panic!("the shipped prices do not parse: {error}"))
+    read(include_str!("prices.toml")).unwrap_or_else(|(problem, _)| panic!("the shipped prices: {problem}"))
 }
 
 /// The price that the topology's own file has.
@@ -62,15 +129,14 @@ pub(super) fn written(text: &str) -> Option<(f64, String)> {
             None => (None, text),
         },
     };
-    let is_word = |word: &&str| word.chars().all(|letter| letter.is_ascii_alphabetic());
     let words: Vec<&str> = rest.split_whitespace().collect();
     let (number, currency) = match words[..] {
         [number] => (number, sign.unwrap_or("USD")),
-        [number, currency] if is_word(&currency) && sign.is_none() => (number, currency),
-        [currency, number] if is_word(&currency) && sign.is_none() => (number, currency),
+        [number, currency] if is_currency(currency) && sign.is_none() => (number, currency),
+        [currency, number] if is_currency(currency) && sign.is_none() => (number, currency),
         _ => return None,
     };
-    let number: f64 = number.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0)?;
+    let number: f64 = number.parse().ok().filter(|&number| price::sensible(number).is_ok())?;
     Some((number, currency.to_uppercase()))
 }
 
@@ -86,6 +152,60 @@ mod tests {
         }
     }
 
+    /// A file of one price, with a key's value replaced.
+    fn file(key: &str, value: &str) -> String {
+        let rows = [
+            ("machine", "\"h100-sxm-80gb\""),
+            ("per_chip_hour", "2.49"),
+            ("currency", "\"usd\""),
+            ("date", "\"2026-11-01\""),
+            ("source", "\"our contract\""),
+        ];
+        let row =
+            |(known, written): (&str, &str)| format!("{known} = {}\n", if known == key { value } else { written });
+        format!("[[price]]\n{}", rows.map(row).concat())
+    }
+
+    #[test]
+    fn a_file_of_prices_calls_machines_and_currencies_by_their_own_names() {
+        let price = &read(&file("machine", "\"h200-sxm\"")).expect("an alias")[0];
+        assert_eq!((price.machine.as_str(), price.currency.as_str()), ("h200-sxm-141gb", "USD"));
+        assert_eq!(read(&file("machine", "\"mine\"")).expect("one's own")[0].machine, "mine");
+    }
+
+    #[test]
+    fn what_no_chip_costs_no_day_and_no_currency_are_refused_at_their_place() {
+        for (key, value) in [
+            ("per_chip_hour", "-2.49"),
+            ("per_chip_hour", "0"),
+            ("per_chip_hour", "nan"),
+            ("per_chip_hour", "inf"),
+            ("per_chip_hour", "1e308"),
+            ("per_chip_hour", "1e-300"),
+            ("per_chip_hour", "\"2.49\""),
+            ("currency", "\"\""),
+            ("currency", "\"$\""),
+            ("date", "\"2026-99-99\""),
+            ("date", "\"2026-02-30\""),
+            ("date", "\"last week\""),
+            ("date", "\"2026-11-01T10:00:00Z\""),
+            ("machine", "\" \""),
+            ("source", "\"\""),
+        ] {
+            let text = file(key, value);
+            let (problem, span) = read(&text).expect_err(value);
+            assert_eq!(&text[span], value, "{problem}");
+        }
+        assert!(read("").is_err_and(|(problem, _)| problem.contains("no [[price]]")));
+    }
+
+    #[test]
+    fn one_machine_has_one_price() {
+        let twice = file("machine", "\"h200-sxm\"") + &file("machine", "\"h200-sxm-141gb\"");
+        let (problem, span) = read(&twice).expect_err("two prices of one machine");
+        assert_eq!((&twice[span], problem.contains("has a price already")), ("\"h200-sxm-141gb\"", true), "{problem}");
+    }
+
     #[test]
     fn a_price_is_read_as_people_write_it() {
         for (text, number, currency) in [
@@ -97,7 +217,7 @@ mod tests {
         ] {
             assert_eq!(written(text), Some((number, currency.to_owned())), "{text}");
         }
-        for wrong in ["", "free", "-1", "$2 EUR", "1 2 3"] {
+        for wrong in ["", "free", "-1", "$2 EUR", "1 2 3", "0", "nan", "1e308", "2 U$"] {
             assert_eq!(written(wrong), None, "{wrong}");
         }
     }

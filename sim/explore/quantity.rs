@@ -4,6 +4,9 @@
 const PREFIXES: [(char, f64, f64); 4] =
     [('k', 1e3, 1024.0), ('m', 1e6, 1_048_576.0), ('b', 1e9, 1_073_741_824.0), ('t', 1e12, 1_099_511_627_776.0)];
 
+/// Beyond all tokens that were ever written, and all money.
+const MOST: f64 = 1e18;
+
 /// An amount as written: its number, and its prefix.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Amount {
@@ -24,8 +27,9 @@ impl Amount {
         let last = number.chars().last()?;
         let prefix = PREFIXES.iter().find(|(letter, ..)| *letter == last || (last == 'g' && *letter == 'b'));
         let number = if prefix.is_some() { &number[..number.len() - last.len_utf8()] } else { number };
-        let number: f64 = number.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0)?;
-        Some(Amount { number, prefix: prefix.map(|&(_, decimal, binary)| (decimal, binary)), tokens })
+        let number: f64 = number.parse().ok().filter(|number: &f64| *number > 0.0)?;
+        let amount = Amount { number, prefix: prefix.map(|&(_, decimal, binary)| (decimal, binary)), tokens };
+        (amount.decimal() <= MOST).then_some(amount)
     }
 
     /// Whether it has a letter behind its number.
@@ -68,7 +72,7 @@ mod tests {
             assert_eq!((amount.decimal(), amount.tokens), (decimal, tokens), "{text}");
         }
         assert_eq!(Amount::read("4Mtok").map(Amount::binary), Some(4_194_304.0));
-        for wrong in ["", "tok", "-4M", "four", "inf", "4X"] {
+        for wrong in ["", "tok", "-4M", "four", "inf", "nan", "1e308", "4X"] {
             assert_eq!(Amount::read(wrong), None, "{wrong}");
         }
     }

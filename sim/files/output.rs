@@ -22,6 +22,16 @@ pub struct WriteError {
     pub(super) why: io::Error,
 }
 
+impl WriteError {
+    /// Why, without the file.
+    pub fn cause(self) -> io::Error {
+        self.why
+    }
+}
+
+/// What stands for standard output in place of a file's name.
+pub const STANDARD: &str = "-";
+
 /// A file to be written.
 #[derive(Debug)]
 pub struct Output {
@@ -36,6 +46,8 @@ enum To {
     Itself(File),
     /// A pipe that nobody reads yet.
     Later,
+    /// Standard output, by `-`: for one of a command's outputs, which then stands in the report's stead.
+    Standard(Claim),
     /// A file beside, and the place it is then put.
     Beside(NamedTempFile, Claim),
 }
@@ -44,6 +56,10 @@ impl Output {
     /// Gets ready to write a file, of which nothing changes yet.
     pub fn open(path: &Path) -> Result<Output, WriteError> {
         let failed = |why| WriteError { path: path.to_owned(), why };
+        if path == Path::new(STANDARD) {
+            let claim = claims::free(path).map_err(failed)?.claim(path.to_owned(), path, None);
+            return Ok(Output { path: path.to_owned(), to: To::Standard(claim) });
+        }
         let to = match fs::metadata(path) {
             Ok(there) if there.is_dir() => {
                 return Err(failed(io::Error::new(io::ErrorKind::IsADirectory, "it is a folder: name a file in it")));
@@ -73,6 +89,11 @@ impl Output {
         &self.path
     }
 
+    /// Whether it is standard output.
+    pub fn is_standard(&self) -> bool {
+        matches!(self.to, To::Standard(_))
+    }
+
     /// Writes all of it.
     pub fn write(self, text: &str) -> Result<(), WriteError> {
         self.write_with(|out| out.write_all(text.as_bytes()))
@@ -82,9 +103,10 @@ impl Output {
     pub fn write_with(self, body: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), WriteError> {
         let Output { path, to } = self;
         let written = match to {
-            To::Itself(file) => buffered(&file, body),
-            To::Later => File::options().write(true).open(&path).and_then(|file| buffered(&file, body)),
-            To::Beside(part, claim) => buffered(part.as_file(), body)
+            To::Itself(file) => buffered(&mut &file, body),
+            To::Standard(_claim) => buffered(&mut io::stdout().lock(), body),
+            To::Later => File::options().write(true).open(&path).and_then(|file| buffered(&mut &file, body)),
+            To::Beside(part, claim) => buffered(&mut part.as_file(), body)
                 .and_then(|()| part.as_file().sync_all())
                 .and_then(|()| part.persist(claim.place()).map(drop).map_err(|failed| failed.error)),
         };
@@ -92,7 +114,7 @@ impl Output {
     }
 }
 
-fn buffered(file: &File, body: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+fn buffered(file: &mut dyn Write, body: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let mut out = BufWriter::new(file);
     body(&mut out)?;
     out.flush()

@@ -6,10 +6,10 @@ use std::ops::Range;
 use toml::Spanned;
 
 use super::base::{Base, Extended};
-use super::describe;
 use super::uplink::OUTER;
 use super::written::{self, Joins, Sourced};
 use super::{Axis, Chip, Fact, HardwareError, Level, LevelKind, Node, Peak, Place, Reach, Size, Topology, Vendor};
+use super::{describe, price};
 use crate::files::one_line;
 use crate::tables::{self, Unread};
 use crate::units::{Bandwidth, Bytes, FlopRate, Frequency, Power, Time, physical};
@@ -21,8 +21,7 @@ const MOST_OVERSUBSCRIBED: f64 = 1e6;
 pub fn read(file: &str, text: &str, size: &Size) -> Result<Topology, HardwareError> {
     let base = Base::of(file, text)?;
     let at = At { file, text, base: base.as_ref() };
-    let wrong =
-        |error: Unread| at.place(error.message().trim_end(), error.span().unwrap_or(text.len()..text.len()));
+    let wrong = |error: Unread| at.place(error.message().trim_end(), error.span().unwrap_or(text.len()..text.len()));
     let (written, whole) = match &base {
         None => (tables::read::<written::File>(text).map_err(wrong)?, text.to_owned()),
         Some(base) => {
@@ -46,7 +45,14 @@ pub fn read(file: &str, text: &str, size: &Size) -> Result<Topology, HardwareErr
     let mut fabric = fabric(&written.fabric, &mut numbers)?;
     one_switch(&written, &fabric, node.chips, at)?;
     let slices = slices(&written.slice, &written.fabric, node.chips, &mut numbers)?;
-    let price = written.price.as_ref().map(|price| numbers.take("price.usd_per_chip_hour", &price.usd_per_chip_hour));
+    let price = written.price.as_ref().map(|price| {
+        let (name, written) = ("price.usd_per_chip_hour", &price.usd_per_chip_hour);
+        let value = numbers.take(name, written)?;
+        match price::sensible(value) {
+            Ok(()) => Ok(value),
+            Err(why) => Err(at.place(&format!("{name} is {value}: {why}"), written.value.span())),
+        }
+    });
     let name = one_line(written.name.get_ref());
     let nodes = if slices.is_empty() {
         count_nodes(&name, &node, &fabric, size)?

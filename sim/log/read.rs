@@ -2,11 +2,11 @@
 
 use thiserror::Error;
 
-use super::formats::{Format, figure, formats};
+use super::formats::{Format, Measure, figure, formats};
 use super::steady::Steady;
 
 /// Why a log says nothing.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Debug, Error, PartialEq)]
 pub enum LogError {
     /// No line fits a format.
     #[error(
@@ -18,6 +18,49 @@ pub enum LogError {
         /// Formats.
         known: String,
     },
+    /// A figure of a line is none that a step has.
+    #[error(
+        "{file}:{line}: {what} is {found:e} {unit}: expected {least:e} to {most:e}\nremove the line, or give the log that the framework wrote"
+    )]
+    Impossible {
+        /// The log.
+        file: String,
+        /// From 1.
+        line: usize,
+        /// Whose figure.
+        what: &'static str,
+        /// The figure.
+        found: f64,
+        /// Its unit.
+        unit: &'static str,
+        /// The least that is believed.
+        least: f64,
+        /// The most.
+        most: f64,
+    },
+}
+
+/// A figure of a step, and what it can be: wider than any published one by a factor of a thousand (assumed). Beyond is a line that was
+/// cut, or a unit that is another.
+struct Figure(&'static str, &'static str, f64, f64);
+
+const TIME: Figure = Figure("a step's time", "s", 1e-6, 1e6);
+const RATE: Figure = Figure("a chip's rate", "tokens/s", 1e-4, 1e8);
+const SAMPLES: Figure = Figure("the job's rate", "sequences/s", 1e-7, 1e9);
+const MEMORY: Figure = Figure("memory", "bytes", 0.0, 1e15);
+const MFU: Figure = Figure("MFU", "", 0.0, 10.0);
+
+impl Figure {
+    /// A figure that was found on a line, if it is one.
+    fn of(&self, found: Option<f64>, file: &str, line: usize) -> Result<Option<f64>, LogError> {
+        let Figure(what, unit, least, most) = *self;
+        match found {
+            Some(found) if !(least..=most).contains(&found) => {
+                Err(LogError::Impossible { file: file.to_owned(), line, what, found, unit, least, most })
+            }
+            found => Ok(found),
+        }
+    }
 }
 
 /// What a log says of a run.
@@ -58,10 +101,10 @@ pub fn read(file: &str, text: &str) -> Result<Run, LogError> {
     // Of two that as many lines fit, the one that stands first.
     let best = counted.rev().max_by_key(|(count, _)| *count).filter(|(count, _)| *count > 0);
     let (_, format) = best.ok_or_else(|| LogError::Unknown { file: file.to_owned(), known: names().join(", ") })?;
-    Ok(of(format, &plain))
+    of(format, file, &plain)
 }
 
-fn of(format: &Format, text: &str) -> Run {
+fn of(format: &Format, file: &str, text: &str) -> Result<Run, LogError> {
     let mut run = Run {
         framework: format.name.clone(),
         lines: 0,
@@ -77,10 +120,12 @@ fn of(format: &Format, text: &str) -> Run {
     let more = |sum: &mut Option<f64>, found: Option<f64>| {
         *sum = found.map(|found| sum.map_or(found, |sum| sum.max(found))).or(*sum);
     };
-    for line in text.lines() {
+    for (at, line) in text.lines().enumerate() {
+        let sound = |what: Figure, found| what.of(found, file, at + 1);
         // Memory may stand on lines of its own.
-        more(&mut run.allocated, format.allocated.as_ref().and_then(|measure| measure.find(line)));
-        more(&mut run.reserved, format.reserved.as_ref().and_then(|measure| measure.find(line)));
+        let memory = |of: &Option<Measure>| sound(MEMORY, of.as_ref().and_then(|measure| measure.find(line)));
+        more(&mut run.allocated, memory(&format.allocated)?);
+        more(&mut run.reserved, memory(&format.reserved)?);
         if !format.is_step(line) {
             continue;
         }
@@ -88,12 +133,12 @@ fn of(format: &Format, text: &str) -> Run {
         let positive = |figure: &f64| *figure > 0.0;
         let time = format.time.as_ref().and_then(|measure| measure.find(line));
         let per_second = figure(line, &format.steps_per_second).filter(positive);
-        run.times.extend(time.filter(positive).or(per_second.map(|steps| 1.0 / steps)));
-        run.rates.extend(figure(line, &format.rate).filter(positive));
-        run.samples.extend(figure(line, &format.samples).filter(positive));
-        run.mfu.extend(figure(line, &format.mfu).filter(positive).map(|percent| percent / 100.0));
+        run.times.extend(sound(TIME, time.filter(positive).or(per_second.map(|steps| 1.0 / steps)))?);
+        run.rates.extend(sound(RATE, figure(line, &format.rate).filter(positive))?);
+        run.samples.extend(sound(SAMPLES, figure(line, &format.samples).filter(positive))?);
+        run.mfu.extend(sound(MFU, figure(line, &format.mfu).filter(positive).map(|percent| percent / 100.0))?);
     }
-    run
+    Ok(run)
 }
 
 /// The text without the escape sequences that colour a terminal's.

@@ -12,7 +12,7 @@ use super::source::Source;
 use crate::hardware::Place;
 
 /// Ranks of a job.
-pub(super) const MOST_RANKS: i64 = 1 << 17;
+pub(crate) const MOST_RANKS: i64 = 1 << 17;
 /// Tokens of a sequence.
 pub(super) const MOST_SEQUENCE: i64 = 1 << 26;
 /// Counts that make a step longer, and are no sizes.

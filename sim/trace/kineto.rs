@@ -148,15 +148,18 @@ fn args<'a, T: serde::Deserialize<'a> + Default>(event: &Event<'a>) -> Result<T,
     }
 }
 
+/// What some versions write for an event that had not ended: -1 µs.
+const UNENDED: i128 = -1000;
+
 /// The begin and the length of an event.
 pub(super) fn span(event: &Event<'_>) -> Result<(u64, u64), serde_json::Error> {
     let start = event.ts.and_then(|ts| nanoseconds(ts.get())).and_then(|ns| u64::try_from(ns + i128::from(ZERO)).ok());
     let start = start.ok_or_else(|| wrong(event, "ts", event.ts))?;
     let duration = match event.dur {
         None => 0,
-        // Some versions write -1 for what had not ended.
         Some(dur) => {
-            let ns = nanoseconds(dur.get()).ok_or_else(|| wrong(event, "dur", event.dur))?.max(0);
+            let ns = nanoseconds(dur.get()).ok_or_else(|| wrong(event, "dur", event.dur))?;
+            let ns = if ns == UNENDED { 0 } else { ns };
             u64::try_from(ns).ok().filter(|&ns| ns < ZERO).ok_or_else(|| wrong(event, "dur", event.dur))?
         }
     };

@@ -300,6 +300,26 @@ fn a_wrong_field_is_named_with_its_event() {
     assert!(error.contains("args of \"k\""), "{error}");
 }
 
+/// Nsight Systems' are refused in the same way (`nsight/table.rs`).
+#[test]
+fn a_time_that_no_clock_shows_is_refused_and_minus_one_is_what_had_not_ended() {
+    let trace = |dur: &str| {
+        let text = format!(
+            r#"[{{"ph": "X", "cat": "kernel", "name": "k", "ts": 5, "dur": {dur}, "args": {{"device": 0, "stream": 7}}}}]"#
+        );
+        read_bytes(text.as_bytes())
+    };
+    for dur in ["-2", "-0.5", "-1e300", "1e300"] {
+        let error = trace(dur).expect_err(dur).to_string();
+        assert!(error.contains(&format!("dur of \"k\": expected a number of microseconds, found {dur}")), "{error}");
+    }
+    for dur in ["NaN", "inf", "-inf"] {
+        let error = trace(dur).expect_err(dur).to_string();
+        assert!(error.contains("dur of \"k\": expected a number of microseconds"), "{error}");
+    }
+    assert_eq!(trace("-1").expect("some versions write it").kernels[0].duration, 0);
+}
+
 #[test]
 fn keys_come_in_any_order_and_numbers_may_be_infinite() {
     let text =

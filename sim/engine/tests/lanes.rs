@@ -11,11 +11,11 @@ fn stretch(factor: f64) -> Stretch {
     Stretch::new(factor).expect("in range")
 }
 
-/// A pace for each of so many ranks, from a list of percents.
+/// A pace for each of so many ranks, from a list of percents; hosts' are halves ([`priced`]).
 fn paces(percents: &[[u32; 4]], ranks: usize) -> Vec<RankPace> {
     let pace = |&[compute, memory, host, link]: &[u32; 4]| {
         let of = |percent: u32| stretch(f64::from(percent) / 100.0);
-        RankPace { compute: of(compute), memory: of(memory), host: of(host), link: of(link) }
+        RankPace { compute: of(compute), memory: of(memory), host: of(host / 50 * 50), link: of(link) }
     };
     percents.iter().cycle().take(ranks).map(pace).collect()
 }
@@ -30,6 +30,9 @@ fn written(mesh: Mesh, ops: &[Op], paid: [u64; 5], alone: bool) -> (Vec<Program>
 fn priced(programs: &[Program], paid: [u64; 5], alone: bool) -> Vec<Costs> {
     let price = |(program, stage): (&Program, u32)| {
         let mut costs = price(program, stage, paid);
+        // Hosts pay even times, so that paces of halves leave whole picoseconds: what a host pays between two things that are seen is
+        // rounded once on the tape and call by call in the event loop, and where a tape is cut decides what is between.
+        costs.dispatch.iter_mut().chain([&mut costs.record, &mut costs.wait]).for_each(|cost| cost.0 *= 2);
         if alone {
             costs.kernel.iter_mut().for_each(|kernel| (kernel.slowdown, kernel.share) = (1.0, 0.0));
             costs.comm.iter_mut().chain(&mut costs.transfer).for_each(|cost| cost.use_of = [0.0; LEVELS]);
@@ -76,9 +79,7 @@ proptest! {
         let classes: Vec<_> = programs.iter().zip(&costs).map(|(program, costs)| Class { program, costs }).collect();
         let class_of = mesh.class_of();
         let job = Job { classes: &classes, class_of: &class_of };
-        let mut paces = paces(&percents, class_of.len());
-        // What a host pays between two things that are seen is rounded once on the tape, and call by call in the event loop.
-        paces.iter_mut().for_each(|pace| pace.host = Stretch::NONE);
+        let paces = paces(&percents, class_of.len());
         let looped = simulate_ranks(job, &paces, options).expect("the job runs");
         let lanes = Lanes::of(job, options).expect("the job runs");
         let played = lanes.play(&paces).expect("it is short");

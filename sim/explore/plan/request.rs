@@ -1,5 +1,7 @@
 //! What is asked of the planner: as written, and as understood.
 
+use std::ops::Range;
+
 use serde::Deserialize;
 use toml::{Spanned, Table, Value};
 
@@ -10,9 +12,10 @@ use super::sites::{Machine, sites};
 use crate::explore::prices;
 use crate::explore::quantity::{Amount, whole};
 use crate::files;
+use crate::hardware::Topology;
 use crate::model::{ModelConfig, huggingface};
 use crate::near::did_you_mean;
-use crate::scenario::{Draft, Runtime, keys, relative};
+use crate::scenario::{Draft, MOST_RANKS, Runtime, keys, relative};
 use crate::tables::{self, Unread};
 
 /// A request as written.
@@ -195,11 +198,33 @@ fn understood(file: &str, written: Written) -> Result<Request, PlanError> {
             let path = relative(file, path.get_ref());
             let text = files::text(path.as_ref())
                 .map_err(|error| PlanError::Unknown(format!("cannot read the prices {path}: {error}")))?;
-            prices::read(&text).map_err(|error| unread(&path, &text, &error))?
+            let wrong = |(problem, span): (String, Range<usize>)| {
+                let place = Box::new(crate::hardware::Place::of(&path, &text, span));
+                PlanError::Written { problem, place }
+            };
+            prices::read(&text).map_err(wrong)?
         }
     };
     let most = written.limits.chips.as_ref().map(|at| positive("limits.chips", *at.get_ref())).transpose()?;
+    if let Some(most) = most.filter(|&most| most > MOST_RANKS as u64) {
+        let problem = format!("limits.chips = {most} is more than any job has");
+        return Err(PlanError::request(problem, format!("write limits.chips = {MOST_RANKS} or less")));
+    }
     let sites = sites(file, &written.machine, (&prices, most), limits.money.as_ref(), &mut notes)?;
+    let largest = sites.iter().map(|site| site.machine.chip.memory).max();
+    if let Some(memory) = largest.filter(|&memory| memory <= limits.headroom) {
+        let problem = format!("limits.headroom = {} is all that a chip has, {memory}", limits.headroom);
+        return Err(PlanError::request(problem, "write limits.headroom = \"4 GiB\", which a plan leaves free"));
+    }
+    if written.prices.is_some() {
+        let known = |price: &&prices::Price| {
+            Topology::name_of(&price.machine).is_none() && !sites.iter().any(|site| site.machine.name == price.machine)
+        };
+        for price in prices.iter().filter(known) {
+            let hint = did_you_mean(&price.machine, sites.iter().map(|site| site.machine.name.as_str()));
+            notes.push(format!("the price of {} is of no machine that is asked for{hint}", price.machine));
+        }
+    }
     let frameworks = frameworks(written.frameworks.as_deref(), &sites)?;
     let top = written.top.as_ref().map_or(Ok(TOP as i64), |at| match *at.get_ref() {
         top @ 1..=MOST_TOP => Ok(top),
@@ -292,11 +317,14 @@ fn tokens(written: &str) -> Result<f64, PlanError> {
     })
 }
 
+/// A hundred years: beyond is no limit.
+const MOST_DAYS: f64 = 36_525.0;
+
 fn limits(written: &Limit) -> Result<Limits, PlanError> {
     let days = match written.days.as_ref().map(|at| *at.get_ref()) {
-        Some(days) if !(days.is_finite() && days > 0.0) => {
+        Some(days) if !(days > 0.0 && days <= MOST_DAYS) => {
             return Err(PlanError::request(
-                format!("limits.days = {days} is not above zero"),
+                format!("limits.days = {days} is out of range: expected above zero, to {MOST_DAYS}"),
                 "write limits.days = 30",
             ));
         }

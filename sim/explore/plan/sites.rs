@@ -7,6 +7,7 @@ use super::error::PlanError;
 use super::site::{self, Site};
 use crate::explore::prices::{self, Price};
 use crate::hardware::{Size, Topology, Vendor};
+use crate::near::did_you_mean;
 use crate::scenario::relative;
 
 /// A machine of a request.
@@ -77,7 +78,8 @@ pub(super) fn sites(
         }
     }
     if let (Some(_), Some(site)) = (money, sites.iter().find(|site| site.price.is_none())) {
-        let problem = format!("limits.money asks what {} costs, and it has no price", site.machine.name);
+        let hint = did_you_mean(&site.machine.name, prices.iter().map(|price| price.machine.as_str()));
+        let problem = format!("limits.money asks what {} costs, and it has no price{hint}", site.machine.name);
         return Err(PlanError::request(problem, "write its price, such as --price 2.99"));
     }
     Ok(sites)

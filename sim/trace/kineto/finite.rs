@@ -3,7 +3,7 @@
 /// How such a number may be written.
 const WORDS: [&[u8]; 4] = [b"Infinity", b"inf", b"nan", b"NaN"];
 
-/// The text with zeros in their place, as long as before; none where there are no such numbers.
+/// The text with empty strings in their place, which are no numbers either, as long as before; none where there are no such numbers.
 pub(super) fn finite(json: &[u8]) -> Option<Vec<u8>> {
     let mut text = json.to_vec();
     let (mut in_string, mut is_escaped, mut found) = (false, false, false);
@@ -18,7 +18,7 @@ pub(super) fn finite(json: &[u8]) -> Option<Vec<u8>> {
         } else if let Some(word) = WORDS.iter().find(|word| text[at..].starts_with(word)) {
             let start = if at > 0 && text[at - 1] == b'-' { at - 1 } else { at };
             text[start..at + word.len()].fill(b' ');
-            text[start] = b'0';
+            text[start..start + 2].fill(b'"');
             at += word.len();
             found = true;
             continue;
@@ -33,9 +33,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_for_no_number_become_zeros_and_names_stay() {
+    fn words_for_no_number_become_empty_strings_and_names_stay() {
         let text = br#"{"name": "inf \" nan", "a": inf, "b": [-inf, NaN], "c": 1}"#;
-        let expected = br#"{"name": "inf \" nan", "a": 0  , "b": [0   , 0  ], "c": 1}"#;
+        let expected = br#"{"name": "inf \" nan", "a": "" , "b": [""  , "" ], "c": 1}"#;
         assert_eq!(finite(text).as_deref(), Some(&expected[..]));
         assert_eq!(finite(br#"{"name": "inf"}"#), None);
     }

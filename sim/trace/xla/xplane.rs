@@ -259,7 +259,10 @@ fn read_line(
             let ns = (ps + 500).div_euclid(1000) + i128::from(ZERO);
             u64::try_from(ns).ok().filter(|&ns| ns < 3 * ZERO)
         };
-        let times = ns(start).zip(ns(start + i128::from(event.duration_ps.max(0))));
+        if event.duration_ps < 0 {
+            return Err(broken(place(), format!("it takes {} ps: expected zero or more", event.duration_ps)));
+        }
+        let times = ns(start).zip(ns(start + i128::from(event.duration_ps)));
         let Some((start, end)) = times else {
             return Err(broken(place(), format!("its time is out of range: {start} ps")));
         };
