@@ -223,12 +223,19 @@ impl<'de> VariantAccess<'de> for Taken<'_, '_> {
     type Error = Unread;
 
     fn unit_variant(self) -> Result<(), Unread> {
-        match self.0 {
-            None => Ok(()),
-            Some(Node { value: Kind::List(list), .. }) if list.is_empty() => Ok(()),
-            Some(Node { value: Kind::Table(pairs), .. }) if pairs.is_empty() => Ok(()),
-            Some(node) => Err(Unread::custom("expected empty table").within(&node.at)),
-        }
+        let Some(node) = self.0 else { return Ok(()) };
+        let found = match &node.value {
+            Kind::List(list) if list.is_empty() => return Ok(()),
+            Kind::Table(pairs) if pairs.is_empty() => return Ok(()),
+            Kind::List(_) => return Err(Unread::custom("expected empty array").within(&node.at)),
+            Kind::Table(_) => return Err(Unread::custom("expected empty table").within(&node.at)),
+            Kind::Flag(_) => "boolean",
+            Kind::Count(_) | Kind::Beyond(_) => "integer",
+            Kind::Number(_) => "float",
+            Kind::Text(_) => "string",
+            Kind::Date(_) => "datetime",
+        };
+        Err(Unread::custom(format!("expected table, found {found}")).within(&node.at))
     }
 
     fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Unread> {

@@ -69,7 +69,7 @@ const READ: [&str; 14] = [
     "[any]\na = 1\nb.c = [1979-05-27, 'text', 1e3]\n\"ü b\" = { d = false }",
 ];
 
-const REFUSED: [&str; 22] = [
+const REFUSED: [&str; 27] = [
     "flag = 1",
     "flag = tru",
     "flag = true\nflag = true",
@@ -88,6 +88,11 @@ const REFUSED: [&str; 22] = [
     "choice = { half = 1 }",
     "choice = { every = 1, full = {} }",
     "choice = {}",
+    "choice = { full = 1 }",
+    "choice = { full = 1.5 }",
+    "choice = { full = 'text' }",
+    "choice = { full = [1] }",
+    "choice = { full = { more = 1 } }",
     "choice = { both = { left = 1 } }",
     "[inner]\none-more = 'text'",
     "[[list]]\nother = 2",
