@@ -1,7 +1,7 @@
 //! Tables of keys, read into types: those of a file, whose values have places, and those that a program makes, whose have none.
 //!
 //! `toml` parses. Its own deserializers read a type in four ways: as a document, as a table, as a date, as a value with its place. So
-//! each type was compiled four times, and once more for a draft's table, which no text has: that was a third of the build. Here is one
+//! each type was compiled four times, and once more for a draft's table, which no text has: that was an eighth of the build's time. Here is one
 //! deserializer for all of them, over one tree of [`Node`]s. It accepts what `toml`'s accept, and says the same of what it refuses.
 
 mod deserializer;

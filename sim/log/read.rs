@@ -40,15 +40,15 @@ pub enum LogError {
     },
 }
 
-/// A figure of a step, and what it can be: wider than any published one by a factor of a thousand (assumed). Beyond is a line that was
-/// cut, or a unit that is another.
+/// A figure of a step, and what it can be: far wider than published ones (assumed). Beyond is a line that was cut, or a unit that is
+/// another.
 struct Figure(&'static str, &'static str, f64, f64);
 
 const TIME: Figure = Figure("a step's time", "s", 1e-6, 1e6);
 const RATE: Figure = Figure("a chip's rate", "tokens/s", 1e-4, 1e8);
 const SAMPLES: Figure = Figure("the job's rate", "sequences/s", 1e-7, 1e9);
 const MEMORY: Figure = Figure("memory", "bytes", 0.0, 1e15);
-const MFU: Figure = Figure("MFU", "", 0.0, 10.0);
+const MFU: Figure = Figure("MFU", "of the peak", 0.0, 10.0);
 
 impl Figure {
     /// A figure that was found on a line, if it is one.

@@ -12,7 +12,7 @@ use super::sites::{Machine, sites};
 use crate::explore::prices;
 use crate::explore::quantity::{Amount, whole};
 use crate::files;
-use crate::hardware::Topology;
+use crate::hardware::{Place, Topology};
 use crate::model::{ModelConfig, huggingface};
 use crate::near::did_you_mean;
 use crate::scenario::{Draft, MOST_RANKS, Runtime, keys, relative};
@@ -170,9 +170,11 @@ fn integer(count: u64) -> i64 {
 }
 
 fn unread(file: &str, text: &str, error: &Unread) -> PlanError {
-    let span = error.span().unwrap_or(0..0);
-    let place = Box::new(crate::hardware::Place::of(file, text, span));
-    PlanError::Written { problem: error.message().to_owned(), place }
+    placed(file, text, error.message().to_owned(), error.span().unwrap_or(0..0))
+}
+
+fn placed(file: &str, text: &str, problem: String, span: Range<usize>) -> PlanError {
+    PlanError::Written { problem, place: Box::new(Place::of(file, text, span)) }
 }
 
 fn understood(file: &str, written: Written) -> Result<Request, PlanError> {
@@ -198,11 +200,7 @@ fn understood(file: &str, written: Written) -> Result<Request, PlanError> {
             let path = relative(file, path.get_ref());
             let text = files::text(path.as_ref())
                 .map_err(|error| PlanError::Unknown(format!("cannot read the prices {path}: {error}")))?;
-            let wrong = |(problem, span): (String, Range<usize>)| {
-                let place = Box::new(crate::hardware::Place::of(&path, &text, span));
-                PlanError::Written { problem, place }
-            };
-            prices::read(&text).map_err(wrong)?
+            prices::read(&text).map_err(|(problem, span)| placed(&path, &text, problem, span))?
         }
     };
     let most = written.limits.chips.as_ref().map(|at| positive("limits.chips", *at.get_ref())).transpose()?;
@@ -217,10 +215,10 @@ fn understood(file: &str, written: Written) -> Result<Request, PlanError> {
         return Err(PlanError::request(problem, "write limits.headroom = \"4 GiB\", which a plan leaves free"));
     }
     if written.prices.is_some() {
-        let known = |price: &&prices::Price| {
+        let nowhere = |price: &&prices::Price| {
             Topology::name_of(&price.machine).is_none() && !sites.iter().any(|site| site.machine.name == price.machine)
         };
-        for price in prices.iter().filter(known) {
+        for price in prices.iter().filter(nowhere) {
             let hint = did_you_mean(&price.machine, sites.iter().map(|site| site.machine.name.as_str()));
             notes.push(format!("the price of {} is of no machine that is asked for{hint}", price.machine));
         }
