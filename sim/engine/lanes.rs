@@ -69,7 +69,7 @@ impl Lanes {
     pub fn of(job: Job<'_>, options: Options) -> Result<Lanes, EngineError> {
         let options = Options { record: false, fold: true, ..options };
         super::check::check(job, options)?;
-        Lanes::lay(job, options, 0, None)
+        Lanes::lay(job, options, 0)?.ok_or(EngineError::Uneven)
     }
 
     /// The same with so many rounds of micro-batches in each step beyond those that are written: they are like one that repeats. None if
@@ -77,27 +77,27 @@ impl Lanes {
     pub fn of_further(job: Job<'_>, options: Options, rounds: u32) -> Result<Option<Lanes>, EngineError> {
         let options = Options { record: false, fold: true, ..options };
         super::check::check(job, options)?;
-        let Some((alike, _)) = Engine::new(job, options).run_further(rounds)? else { return Ok(None) };
-        let lanes = Lanes::lay(job, options, rounds, Some(alike))?;
-        if lanes.tape.again.is_none() {
+        let Some(lanes) = Lanes::lay(job, options, rounds)?.filter(|lanes| lanes.tape.again.is_some()) else {
             return Ok(None);
-        }
+        };
         // The event loop on ranks that are alike says whether these are the rounds that it found.
         let played = lanes.play(&vec![RankPace::NONE; lanes.ranks]);
         Ok(played.is_some_and(|played| played.ends == lanes.alike.ends).then_some(lanes))
     }
 
-    fn lay(job: Job<'_>, options: Options, further: u32, all: Option<Timeline>) -> Result<Lanes, EngineError> {
+    /// None if no round repeats, and further ones are asked for.
+    fn lay(job: Job<'_>, options: Options, further: u32) -> Result<Option<Lanes>, EngineError> {
         let engine = Engine::new(job, options);
         let classes: Vec<u32> = (0..job.classes.len() as u32).collect();
         if !engine.exchanges.is_even(&classes, &engine.plans) {
             return Err(EngineError::Uneven);
         }
-        let (written, durations, plans) = engine.noting()?;
+        let plans = engine.plans.clone();
+        let Some((alike, durations, like)) = engine.noting(further)? else { return Ok(None) };
         let (mut tape, cuts) = compile::compile(job, &plans, options, further > 0).ok_or(EngineError::Uneven)?;
-        tape.again = repeat::find(&tape, &cuts, &durations, further);
+        tape.again = repeat::find(&tape, &cuts, (&plans, &durations, &like), further);
         let members = Members::of(job, &tape);
-        Ok(Lanes { tape, members, durations, ranks: job.class_of.len(), alike: all.unwrap_or(written) })
+        Ok(Some(Lanes { tape, members, durations, ranks: job.class_of.len(), alike }))
     }
 
     /// Ranks of the job.

@@ -104,8 +104,10 @@ impl Engine<'_> {
             && let Some(repeats) = self.repeats(&before, &found)
         {
             let further = self.further(&before, &found, &repeats);
-            if repeats.times > 0 || further > 0 {
-                self.leap((&before, &found), (repeats.times, further), &repeats.shifts);
+            // Of rounds that are written it is noted how long each thing takes.
+            let times = if self.noted.is_some() { 0 } else { repeats.times };
+            if times > 0 || further > 0 {
+                self.leap((&before, &found), (times, further), &repeats.shifts);
                 self.rounds.place = self.next_round();
                 return;
             }
@@ -202,6 +204,7 @@ impl Engine<'_> {
             return 0;
         }
         self.rounds.added += 1;
+        self.rounds.run_like.push((before.places.clone(), now.places.clone()));
         further
     }
 

@@ -1,11 +1,16 @@
 //! What is kept of a round of micro-batches, to see whether the next one repeats it (`leap.rs`), and rounds that are run without being
 //! written.
 
+use std::ops::Range;
+
 use super::plan::Plan;
 use super::spent::Totals;
 use super::{Busy, Options};
 use crate::program::{Owner, Program};
 use crate::units::Flops;
+
+/// Rounds that others are like: by step, class and stream, the operations of one.
+pub(super) type Like = Vec<Vec<Vec<Range<usize>>>>;
 
 /// Looks for a round that repeats the one before.
 #[derive(Default)]
@@ -18,6 +23,8 @@ pub(super) struct Rounds {
     pub(super) further: u32,
     /// In how many steps they were run.
     pub(super) added: u32,
+    /// By step: where each actor was when the round that they were run like began, and when it was over.
+    pub(super) run_like: Vec<(Vec<u32>, Vec<u32>)>,
     /// What each of them launches, by class.
     pub(super) each: Vec<Round>,
 }
@@ -65,7 +72,7 @@ impl Rounds {
     /// `first`: the plan of the first rank.
     pub(super) fn new(first: Option<&Plan>, options: Options) -> Rounds {
         let first = first.and_then(|plan| plan.rounds.first()).filter(|_| !options.record);
-        Rounds { place: first.map(|&at| (0, at)), found: None, further: 0, added: 0, each: vec![] }
+        Rounds { place: first.map(|&at| (0, at)), found: None, further: 0, added: 0, run_like: vec![], each: vec![] }
     }
 
     /// Whether further rounds were wanted in a step before this one, and were not run in it.

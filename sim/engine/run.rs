@@ -1,9 +1,8 @@
 //! Runs a job from its first event to its findings.
 
 use super::parts::Event;
-use super::plan::Plan;
 use super::ranks::Noted;
-use super::rounds::{Round, Rounds};
+use super::rounds::{Like, Round, Rounds};
 use super::state::Engine;
 use super::watch::Period;
 use super::{EngineError, Timeline};
@@ -40,15 +39,30 @@ impl Engine<'_> {
         Ok(Some((timeline, each)))
     }
 
-    /// Runs every step, none taken for another, and notes how long everything took.
-    pub(super) fn noting(mut self) -> Result<(Timeline, Noted, Vec<Plan>), EngineError> {
+    /// Runs every step, none taken for another, with further rounds in each, and notes how long everything took that is written: what
+    /// comes behind the rounds takes as long as it does behind all of them. Also which round the further ones are like: by step, class and
+    /// stream, the operations from one to another. None if no round repeats.
+    pub(super) fn noting(mut self, further: u32) -> Result<Option<(Timeline, Noted, Like)>, EngineError> {
         let sizes = self.plans.iter().map(|plan| (plan.ops.len(), plan.legs.len()));
         self.noted = Some(Noted::new(sizes, self.options.steps as usize));
         self.watch.stop();
-        self.rounds = Rounds::default();
-        self.until_end()?;
-        let (noted, plans) = (self.noted.take().unwrap_or_default(), self.plans.clone());
-        Ok((self.timeline(), noted, plans))
+        match further {
+            0 => self.rounds = Rounds::default(),
+            _ => self.rounds.further = further,
+        }
+        if let End::NoRound = self.until_end()? {
+            return Ok(None);
+        }
+        let (noted, run_like) = (self.noted.take().unwrap_or_default(), std::mem::take(&mut self.rounds.run_like));
+        let streams = |(from, to): &(Vec<u32>, Vec<u32>), class: u32| {
+            let first = self.ranks.iter().position(|rank| rank.class == class).unwrap_or(0) * self.width as usize;
+            let streams = first..first + self.width as usize - 1;
+            streams.map(|actor| from[actor] as usize..to[actor] as usize).collect()
+        };
+        let classes = 0..self.plans.len() as u32;
+        let like =
+            run_like.iter().map(|places| classes.clone().map(|class| streams(places, class)).collect()).collect();
+        Ok(Some((self.timeline(), noted, like)))
     }
 
     fn until_end(&mut self) -> Result<End, EngineError> {

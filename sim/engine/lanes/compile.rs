@@ -253,7 +253,8 @@ impl<'a> Writer<'a> {
         for (&(class, stream), open) in &self.open {
             kept[class as usize].push((Kept::Exchange { stream }, open.until));
         }
-        self.cuts.push(Cut { tick: self.tape.ticks.len(), kept });
+        let places = self.classes.iter().map(|class| class.streams.iter().map(|stream| stream.at).collect()).collect();
+        self.cuts.push(Cut { tick: self.tape.ticks.len(), kept, places });
     }
 
     /// A stream comes to where it meets others.

@@ -5,14 +5,51 @@
 
 use std::collections::BTreeSet;
 
+use super::super::plan::{Plan, StreamOp};
 use super::super::ranks::Noted;
+use super::super::rounds::Like;
 use super::tape::{Again, Cut, Issued, Kept, Lane, Meeting, Register, Tape, Tick};
 
-/// The last round that the next repeats: the first ones may still fill the pipeline.
-pub(super) fn find(tape: &Tape, cuts: &[Cut], durations: &Noted, times: u32) -> Option<Again> {
+/// The last round that the next repeats, and that is as good as the one that the event loop runs again: the first ones may still fill the
+/// pipeline, and of the last ones some are beside what comes behind the rounds, and may take longer.
+pub(super) fn find(
+    tape: &Tape,
+    cuts: &[Cut],
+    (plans, durations, like): (&[Plan], &Noted, &Like),
+    times: u32,
+) -> Option<Again> {
     cuts.windows(3).rev().find_map(|cuts| {
         let [from, at, to] = cuts else { return None };
-        Comparison::new(tape, durations, from, at)?.compare(tape, (from, at, to), times)
+        let again = Comparison::new(tape, durations, from, at)?.compare(tape, (from, at, to), times)?;
+        is_like(plans, durations, like, (from, at)).then_some(again)
+    })
+}
+
+/// Whether repeating what lies between two cuts gives what repeating the event loop's round gives: on each stream both have as many
+/// operations, and from the first of either to the last all take as long as those of the round behind.
+fn is_like(plans: &[Plan], durations: &Noted, like: &Like, (from, at): (&Cut, &Cut)) -> bool {
+    let alike = |step: usize, class: usize, one: usize, other: usize| {
+        let (plan, ops, legs) = (&plans[class], durations.ops(class, step), durations.legs(class, step));
+        match (plan.ops[one], plan.ops[other]) {
+            (StreamOp::Exchange { issue: one, .. }, StreamOp::Exchange { issue: other, .. }) => {
+                let [one, other] = [one, other].map(|issue| {
+                    let issue = &plan.issues[issue as usize];
+                    &legs[issue.first as usize..(issue.first + issue.count) as usize]
+                });
+                one == other
+            }
+            _ => ops[one] == ops[other],
+        }
+    };
+    like.iter().enumerate().all(|(step, classes)| {
+        classes.iter().enumerate().all(|(class, streams)| {
+            streams.iter().enumerate().all(|(stream, run)| {
+                let cut = from.places[class][stream]..at.places[class][stream];
+                let all = run.start.min(cut.start)..run.end.max(cut.end);
+                run.len() == cut.len()
+                    && (all.start..all.end - run.len()).all(|op| alike(step, class, op, op + run.len()))
+            })
+        })
     })
 }
 

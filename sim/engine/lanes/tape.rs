@@ -120,6 +120,8 @@ pub(super) struct Cut {
     pub(super) tick: usize,
     /// By class: what is needed later, and the register that holds it.
     pub(super) kept: Vec<Vec<(Kept, Register)>>,
+    /// By class and stream: the next operation.
+    pub(super) places: Vec<Vec<usize>>,
 }
 
 /// What a register holds.
