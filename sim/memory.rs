@@ -7,6 +7,7 @@
 pub mod caching;
 mod calls;
 mod fixed;
+mod granted;
 pub mod replay;
 pub mod report;
 

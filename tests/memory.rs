@@ -90,7 +90,7 @@ proptest! {
         let answer = make::fly(&text);
         let report = &answer.memory.report;
         prop_assert!(report.peak_allocated <= report.peak_reserved);
-        prop_assert!(report.breakdown.total() <= report.peak_allocated);
+        prop_assert_eq!(report.breakdown.total(), report.peak_allocated);
         prop_assert!(answer.memory.device_total() >= report.peak_reserved);
         prop_assert_eq!(report.reserved_by_stream.iter().map(|bytes| bytes.0).sum::<u64>(), report.peak_reserved.0);
         for phase in &report.phases {

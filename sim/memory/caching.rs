@@ -178,6 +178,12 @@ impl Allocator {
         Bytes(self.allocated)
     }
 
+    /// How large a block is.
+    #[inline]
+    pub fn size(&self, block: BlockId) -> Bytes {
+        Bytes(self.blocks[block.0.get() as usize - 1].size)
+    }
+
     /// Bytes taken from the device.
     pub fn reserved(&self) -> Bytes {
         Bytes(self.reserved)

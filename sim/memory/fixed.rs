@@ -4,6 +4,7 @@
 //! is left out. Arguments live throughout; results take their place where they are donated.
 
 use super::caching::OutOfMemory;
+use super::granted::Granted;
 use super::report::{Breakdown, MemoryReport, Phase};
 use crate::program::{Category, Instr, Mark, Program};
 use crate::units::Bytes;
@@ -23,7 +24,7 @@ pub(super) fn replay(program: &Program, capacity: Bytes) -> MemoryReport {
             phase = (live.sum, live.breakdown());
         }
         if most.as_ref().is_none_or(|(peak, _, _)| live.sum > *peak) {
-            most = Some((live.sum, at, live.breakdown()));
+            most = Some((live.sum, at + 1, live.breakdown()));
         }
         if let Instr::Mark { mark } = instr
             && let Mark::PhaseEnd(name) = &program.marks[*mark as usize]
@@ -48,6 +49,7 @@ pub(super) fn replay(program: &Program, capacity: Bytes) -> MemoryReport {
         peak_phase: busiest.unwrap_or_default(),
         breakdown,
         peak_at: Some(at),
+        granted: Granted::default(),
         phases,
         hooks: vec![],
         reserved_by_stream: vec![Bytes(peak)],

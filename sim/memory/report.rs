@@ -2,6 +2,7 @@
 
 use super::caching::OutOfMemory;
 use super::calls::DeviceCalls;
+use super::granted::Granted;
 use crate::program::{Buffer, Category, Instr, Owner, Program, Rename};
 use crate::units::Bytes;
 
@@ -75,7 +76,7 @@ pub struct Live {
     pub category: Category,
     /// Number of such blocks.
     pub count: u64,
-    /// Bytes asked for, all together.
+    /// Bytes of their blocks, all together.
     pub bytes: Bytes,
 }
 
@@ -88,11 +89,14 @@ pub struct MemoryReport {
     pub peak_reserved: Bytes,
     /// The phase of the peak.
     pub peak_phase: String,
-    /// Bytes by category at the peak.
+    /// Bytes of the blocks handed out at the peak, by category: they sum to it.
     pub breakdown: Breakdown,
-    /// Where among the step's instructions most bytes are asked for; none where a request failed in the step itself.
+    /// How many of the step's instructions have run when most bytes are allocated; none where a request failed in the step itself.
     #[doc(hidden)]
     pub peak_at: Option<usize>,
+    /// How large each buffer's block is.
+    #[doc(hidden)]
+    pub granted: Granted,
     /// Phases of the reported step.
     pub phases: Vec<Phase>,
     /// Hooks of the reported step, with phase ends in between (`phase_end`).
@@ -117,25 +121,34 @@ impl MemoryReport {
     /// What of the program is live at the peak, largest first.
     #[doc(hidden)]
     pub fn live(&self, program: &Program) -> Vec<Live> {
-        self.peak_at.map_or(vec![], |at| live_at(program, at))
+        live(self.at_peak(program).iter().copied())
     }
 
     /// Bytes that are live at the peak by category and by the part of the model that asked for them, each in declaration order.
     #[doc(hidden)]
     pub fn by_owner(&self, program: &Program) -> [[u64; Owner::COUNT]; Category::COUNT] {
         let mut sums = [[0; Owner::COUNT]; Category::COUNT];
-        let at = self.peak_at.map(|at| blocks_at(program, at));
-        for (category, buffer) in at.iter().flat_map(|live| named(program, live)) {
-            sums[category as usize][buffer.scope.part()] += buffer.bytes.0;
+        for (category, buffer, bytes) in self.at_peak(program) {
+            sums[category as usize][buffer.scope.part()] += bytes.0;
         }
         sums
     }
+
+    /// Buffers that are live at the peak, with their categories and the bytes of their blocks.
+    fn at_peak<'p>(&self, program: &'p Program) -> Vec<(Category, &'p Buffer, Bytes)> {
+        let Some(at) = self.peak_at else { return vec![] };
+        let sizes = self.granted.after(at);
+        let block = |at: usize, buffer: &Buffer| sizes.get(at).map_or(buffer.bytes, |&size| Bytes(size));
+        let live = blocks_at(program, at).into_iter().zip(program.buffers.iter()).enumerate();
+        live.filter_map(|(at, (category, buffer))| category.map(|category| (category, buffer, block(at, buffer))))
+            .collect()
+    }
 }
 
-/// The category of each buffer that is live at a position of the steady step.
-fn blocks_at(program: &Program, position: usize) -> Vec<Option<Category>> {
+/// The category of each buffer that is live once so many instructions of the steady step have run.
+fn blocks_at(program: &Program, instructions: usize) -> Vec<Option<Category>> {
     let mut live: Vec<Option<Category>> = vec![None; program.buffers.len()];
-    let last = &program.step[..program.step.len().min(position + 1)];
+    let last = &program.step[..program.step.len().min(instructions)];
     for instr in program.before_second().chain(last) {
         match *instr {
             Instr::Alloc { buffer } => live[buffer.0 as usize] = Some(program.buffer(buffer).category),
@@ -155,18 +168,12 @@ fn blocks_at(program: &Program, position: usize) -> Vec<Option<Category>> {
     live
 }
 
-/// Live buffers, with their categories.
-fn named<'p>(program: &'p Program, live: &[Option<Category>]) -> impl Iterator<Item = (Category, &'p Buffer)> {
-    live.iter().zip(program.buffers.iter()).filter_map(|(category, buffer)| category.map(|category| (category, buffer)))
-}
-
-/// What is live at a position of the steady step, by operator and category, largest first.
-fn live_at(program: &Program, position: usize) -> Vec<Live> {
-    let live = blocks_at(program, position);
+/// What is live, by operator and category, largest first.
+fn live<'p>(buffers: impl Iterator<Item = (Category, &'p Buffer, Bytes)>) -> Vec<Live> {
     // A few dozen kinds; neighbours mostly are of one kind, so the last one found is tried first.
     let mut list: Vec<Live> = vec![];
     let mut last = 0;
-    for (category, buffer) in named(program, &live) {
+    for (category, buffer, bytes) in buffers {
         let same = |entry: &Live| entry.category == category && entry.name == buffer.name;
         if !list.get(last).is_some_and(same) {
             last = list.iter().position(same).unwrap_or_else(|| {
@@ -175,7 +182,7 @@ fn live_at(program: &Program, position: usize) -> Vec<Live> {
             });
         }
         list[last].count += 1;
-        list[last].bytes += buffer.bytes;
+        list[last].bytes += bytes;
     }
     list.sort_by_key(|live| (std::cmp::Reverse(live.bytes), live.category, live.name));
     list

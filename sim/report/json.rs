@@ -193,6 +193,7 @@ fn memory(answer: &Prediction) -> Memory {
 fn mfu(answer: &Prediction) -> Vec<Mfu> {
     let one = |mfu: &predict::Mfu| Mfu {
         convention: mfu.name,
+        because: mfu.because.clone(),
         flops_per_step: mfu.flops.0.to_string(),
         formula: mfu.formula,
         utilisation: mfu.utilisation,

@@ -122,7 +122,7 @@ pub struct Breakdown {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 pub struct ByPart {
-    /// What it has asked for of the activations that are live at the peak of the device with the least to spare.
+    /// The blocks of its activations that are live at the peak of the device with the least to spare.
     pub activation_bytes: u64,
     /// Time that its kernels ran, but for those of the communication pass, in seconds: the mean of all ranks.
     pub compute_s: f64,
@@ -248,7 +248,7 @@ pub struct Memory {
     pub allocated_bytes: u64,
     /// How often the allocator had to return cached segments in a step (`num_alloc_retries`).
     pub allocator_retries: u32,
-    /// Bytes by category at the peak.
+    /// Bytes of blocks by category at the peak of what is allocated; they add up to it.
     pub breakdown_bytes: BTreeMap<&'static str, u64>,
     /// Memory of the device.
     pub capacity_bytes: u64,
@@ -304,7 +304,7 @@ pub struct Memory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 pub struct Live {
-    /// Bytes of all of them.
+    /// Bytes of the blocks of all of them.
     pub bytes: u64,
     /// Their category, as in `breakdown_bytes`.
     pub category: &'static str,
@@ -346,6 +346,9 @@ pub struct Mfu {
     pub flops_per_step: String,
     /// The FLOPs of a token.
     pub formula: &'static str,
+    /// Why it is first in place of the convention that mostly is; null where it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub because: Option<String>,
     /// Share of the chips' dense peak in the type that the model computes in; where matmuls run in 8 bits, of the bf16 peak.
     pub utilisation: f64,
 }

@@ -72,7 +72,8 @@ pub(super) fn tiles(scenario: &Scenario, answer: &Prediction, report: &Report) -
     ];
     if let Some(mfu) = report.mfu.first() {
         let figure = figure("mfu.utilisation", mfu.utilisation, &format!("{:.1} %", 100.0 * mfu.utilisation));
-        tiles.push(tile("Model FLOPs utilisation", figure, mfu.formula.to_owned()));
+        let because = mfu.because.as_ref().map_or_else(String::new, |because| format!("; {because}"));
+        tiles.push(tile("Model FLOPs utilisation", figure, format!("{}{because}", mfu.formula)));
     }
     if answer.classes.len() > 1 || report.bubble > 0.0 {
         let figure = figure("bubble", report.bubble, &format!("{:.1} %", 100.0 * report.bubble));

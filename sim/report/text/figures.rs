@@ -26,8 +26,11 @@ pub(super) fn figures(page: &mut Page, scenario: &Scenario, answer: &Prediction,
     let shown = |(index, mfu): &(usize, &Mfu)| all || *index == 0 || mfu.name == WITHIN_DOCUMENTS;
     for (index, mfu) in answer.mfu.iter().enumerate().filter(shown) {
         let of = mfu.of.map_or_else(String::new, |of| format!("; {of}"));
+        let over = "more than the peak, so it counts keys that masks hide";
+        let over = (mfu.utilisation > 1.0 && mfu.of.is_none()).then(|| over.to_owned());
+        let why = mfu.because.clone().or(over).map_or_else(String::new, |why| format!("; {why}"));
         let label = if index == 0 { "MFU" } else { "" };
-        page.line(label, &format!("{:.1} % by {}{of}", 100.0 * mfu.utilisation, mfu.formula))?;
+        page.line(label, &format!("{:.1} % by {}{of}{why}", 100.0 * mfu.utilisation, mfu.formula))?;
     }
     memory(page, answer)?;
     if let Some(of) = bubble(scenario, answer) {
