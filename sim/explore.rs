@@ -13,7 +13,7 @@ pub mod goodput;
 pub mod plan;
 mod plot;
 mod point;
-mod prices;
+pub mod prices;
 mod quantity;
 pub mod sweep;
 mod tick;

@@ -16,6 +16,7 @@ pub mod late;
 pub mod measured;
 pub mod parts;
 pub mod predicted;
+mod runs;
 pub mod side;
 #[cfg(test)]
 mod tests;

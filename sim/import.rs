@@ -39,6 +39,7 @@ pub use importer::{Importer, Machine, Request};
 pub use settings::Settings;
 pub use why::Why;
 
+use crate::budget;
 use crate::near::did_you_mean;
 
 /// The registry.
@@ -74,6 +75,7 @@ pub fn recognise(file: &str, text: &str) -> Result<Option<&'static Importer>, Im
     if syntax::is_scenario(text) {
         return Ok(None);
     }
+    short(file, text)?;
     let found: Vec<&Importer> = IMPORTERS.iter().filter(|importer| (importer.sniff)(text)).collect();
     match found.as_slice() {
         [] => Ok(None),
@@ -88,5 +90,19 @@ pub fn recognise(file: &str, text: &str) -> Result<Option<&'static Importer>, Im
 
 /// Reads a configuration.
 pub fn import(importer: &Importer, request: &Request<'_>) -> Result<Imported, ImportError> {
+    short(request.file, request.text)?;
     (importer.read)(request)
+}
+
+/// A configuration is what people write: what is longer is something else.
+fn short(file: &str, text: &str) -> Result<(), ImportError> {
+    let most = budget::CONFIGURATION;
+    match text.len() > most {
+        true => Err(ImportError::Syntax {
+            place: file.to_owned(),
+            problem: format!("longer than {} MiB, so it is no configuration that was written by hand", most >> 20),
+            remedy: "give the file that the framework is started with".to_owned(),
+        }),
+        false => Ok(()),
+    }
 }

@@ -121,6 +121,8 @@ pub mod keys {
 // are hidden from rustdoc and not from the compiler, so that it still asks for a comment on each public item.
 
 #[cfg_attr(all(doc, not(internals)), doc(hidden))]
+pub mod budget;
+#[doc(hidden)]
 pub mod bug;
 #[cfg_attr(all(doc, not(internals)), doc(hidden))]
 pub mod cost;

@@ -13,6 +13,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
+use crate::budget;
 use serde::Deserialize;
 use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Table, Value};
@@ -23,6 +24,15 @@ use toml::{Spanned, Table, Value};
 /// The first thing that is no TOML, or no `T`, with its place in the text.
 pub fn read<T: for<'de> Deserialize<'de>>(text: &str) -> Result<T, Unread> {
     T::deserialize(&Node::parse(text)?)
+}
+
+/// A text of TOML as its own parser has it, if there is not too much of it.
+///
+/// # Errors
+/// The first thing that is no TOML.
+pub fn document(text: &str) -> Result<Spanned<DeTable<'_>>, toml::de::Error> {
+    budget::toml(text).map_err(serde::de::Error::custom)?;
+    DeTable::parse(text)
 }
 
 /// Why a text or a table is not read.
@@ -110,9 +120,9 @@ impl<'t> Node<'t> {
     /// The table that a text is.
     ///
     /// # Errors
-    /// The first thing that is no TOML.
+    /// The first thing that is no TOML, or that there is too much of it.
     pub fn parse(text: &'t str) -> Result<Node<'t>, Unread> {
-        Ok(Node::from(&DeTable::parse(text)?))
+        Ok(Node::from(&document(text)?))
     }
 
     /// The keys of a table with their places; none of another value.

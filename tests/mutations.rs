@@ -9,11 +9,18 @@ use proptest::test_runner::{RngAlgorithm, TestRng};
 const BITS: [&[u8]; 12] =
     [b"\n", b",", b"-1", b"18446744073709551615", b"1e999", b"nan", b"\"", b"{[", b"]}", b"\0", b"\xff\xfe", b" = "];
 
+/// Names a seed of other damage than that of every run of the tests, for `cargo wild`.
+pub const SEED: &str = "MUTATIONS_SEED";
+
 /// Hands out every seed of a target, and each with so many kinds of damage; how many there were.
 pub fn each(seeds: &Path, damaged: usize, mut read: impl FnMut(&[u8])) -> usize {
     let mut files: Vec<_> = std::fs::read_dir(seeds).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
-    let mut rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[25; 32]);
+    let mut from = [25; 32];
+    if let Some(seed) = std::env::var(SEED).ok().and_then(|seed| seed.parse::<u64>().ok()) {
+        from[..8].copy_from_slice(&seed.to_le_bytes());
+    }
+    let mut rng = TestRng::from_seed(RngAlgorithm::ChaCha, &from);
     let mut below = |count: usize| (rng.next_u64() % count.max(1) as u64) as usize;
     for file in &files {
         let seed = std::fs::read(file).unwrap();

@@ -1,17 +1,23 @@
 //! What other programs write is read without a panic, whole or damaged: every seed of the fuzz targets, and damage to each.
 
+use std::ops::ControlFlow::Continue;
 use std::path::Path;
 
 use windtunnel::cost::Profile;
+use windtunnel::explore::{plan, prices};
+use windtunnel::gap::{bounds, choose, measured::measured, parts::gap};
 use windtunnel::hardware::{Size, Topology};
 use windtunnel::import::{IMPORTERS, Machine, Request, import, recognise};
 use windtunnel::model::huggingface;
 use windtunnel::receipt::check::case;
 use windtunnel::receipt::read::Receipts;
 use windtunnel::receipt::table::Tables;
+use windtunnel::receipt::threshold;
 use windtunnel::scenario::Scenario;
 use windtunnel::schedule::csv;
+use windtunnel::{log, trace};
 
+use crate::command::Folder;
 use crate::mutations::each;
 
 fn seeds(target: &str) -> std::path::PathBuf {
@@ -86,6 +92,67 @@ fn machines_are_read_or_refused() {
     let all = each(&seeds("machine"), 300, |bytes| {
         read += usize::from(Topology::parse("own.toml", &text(bytes), &Size::Smallest).is_ok());
         let _ = Profile::parse("own.toml", &text(bytes));
+    });
+    assert!(read >= 2 && read < all, "{read} of {all}");
+}
+
+/// What is read is compared with itself, step by step: nothing differs.
+#[test]
+fn traces_are_read_or_refused() {
+    let folder = Folder::new("traces_are_read_or_refused");
+    let path = folder.path.join("trace");
+    let own = [seeds("trace"), Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traces/small")];
+    let (mut read, mut all) = (0, 0);
+    for seeds in own.iter().filter(|seeds| seeds.is_dir()) {
+        all += each(seeds, 200, |bytes| {
+            std::fs::write(&path, bytes).unwrap();
+            let Ok(trace) = trace::read(&path, &|_, _| Continue(())) else { return };
+            read += 1;
+            for (_, device) in choose::ranks(&trace) {
+                let Ok(step) = choose::step(&trace, device, None) else { continue };
+                if let Some(side) = measured(&trace, device, step) {
+                    let gaps = gap(&side, &side).parts.into_iter().map(|part| part.gap());
+                    assert_eq!(gaps.sum::<i128>(), 0);
+                }
+            }
+        });
+    }
+    assert!(read >= 9 && read < all, "{read} of {all}");
+}
+
+#[test]
+fn logs_are_read_or_refused() {
+    let mut read = 0;
+    let all = each(&seeds("log"), 1_000, |bytes| {
+        let Ok(run) = log::read("run.log", &text(bytes)) else { return };
+        if let Ok(table) = run.measured("run.log", Some(64)) {
+            assert!(table.parse::<toml::Table>().is_ok(), "{table}");
+            read += 1;
+        }
+    });
+    assert!(read >= 4 && read < all, "{read} of {all}");
+}
+
+#[test]
+fn requests_of_plans_and_prices_are_read_or_refused() {
+    let mut read = 0;
+    let all = each(&seeds("plan_request"), 300, |bytes| {
+        read += usize::from(plan::Request::parse("request.toml", &text(bytes)).is_ok());
+    }) + each(&seeds("prices"), 1_000, |bytes| {
+        for price in prices::read(&text(bytes)).unwrap_or_default() {
+            assert!(price.per_chip_hour.is_finite() && price.per_chip_hour > 0.0, "{price:?}");
+            read += 1;
+        }
+    });
+    assert!(read >= 2 && read < all, "{read} of {all}");
+}
+
+#[test]
+fn bounds_are_read_or_refused() {
+    let mut read = 0;
+    let all = each(&seeds("bounds"), 1_000, |bytes| {
+        let text = text(bytes);
+        read += usize::from(bounds::parse(text.trim()).is_ok() || threshold::parse(text.trim()).is_ok());
     });
     assert!(read >= 2 && read < all, "{read} of {all}");
 }

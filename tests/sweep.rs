@@ -200,6 +200,12 @@ fn rows_of_another_sweep_are_not_gone_on_with() {
     let older =
         theirs.replace(&format!("\"windtunnel\":\"{}\"", env!("CARGO_PKG_VERSION")), "\"windtunnel\":\"0.0.1\"");
     assert!(said(&grid(TINY, &vary), &older).contains("are of windtunnel 0.0.1"));
+    // Nobody's figure is believed because it stands in the right place.
+    let better = theirs.replacen("\"step_time_s\":0", "\"step_time_s\":1", 1);
+    assert!(better != theirs && said(&grid(TINY, &vary), &better).contains("line 1 was changed after it was written"));
+    let alone: String =
+        theirs.lines().map(|line| format!("{}}}\n", line.rsplit_once(",\"digest\"").unwrap().0)).collect();
+    assert!(said(&grid(TINY, &vary), &alone).contains("line 1 was changed"));
     assert!(said(&grid(TINY, &vary), "{\"point\":1}\n").contains("line 1 is no row of a sweep"));
     assert!(said(&grid(TINY, &vary), "my notes, without an end").contains("does not begin as the row that is missing"));
     assert!(said(&grid(TINY, &vary), &format!("{theirs}more")).contains("it has 3 rows, and this sweep has 2 runs"));

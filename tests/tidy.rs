@@ -11,9 +11,10 @@ use windtunnel::scenario::{Scenario, predict};
 
 /// The layers, lowest first: a file names only layers above it in this list. `program` is the language the later ones
 /// speak, so it stands early.
-const LAYERS: [&str; 26] = [
+const LAYERS: [&str; 27] = [
     "near",
     "statistics",
+    "budget",
     "tables",
     "files",
     "bug",
@@ -51,7 +52,7 @@ fn root() -> &'static Path {
 }
 
 /// All files under `folder` that end in `ending`, in order.
-fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
+pub fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
     let mut found = vec![];
     let mut open = vec![root().join(folder)];
     while let Some(folder) = open.pop() {

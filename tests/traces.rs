@@ -90,6 +90,31 @@ fn several_traces_are_reported_one_after_the_other() {
     assert_eq!(formats, ["PyTorch profiler (Kineto)", "Nsight Systems (SQLite)"]);
 }
 
+/// What a file of SQLite would run, or read elsewhere, is refused by its name: it is an input of somebody else's.
+#[test]
+fn only_plain_tables_of_an_export_are_read() {
+    let folder = Folder::new("trace_sqlite");
+    let of = |name: &str, sql: &str| {
+        let path = folder.path.join(name);
+        std::fs::copy(small("nsight.sqlite"), &path).unwrap();
+        rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+        folder.refuses(&["import", "trace", name])
+    };
+    let renamed = "alter table CUPTI_ACTIVITY_KIND_KERNEL rename to kernels;";
+    let view = of("view.sqlite", &format!("{renamed} create view CUPTI_ACTIVITY_KIND_KERNEL as select * from kernels"));
+    assert!(view.contains("CUPTI_ACTIVITY_KIND_KERNEL: expected a plain table, found a view"), "{view}");
+    let strings = of("strings.sqlite", "drop table StringIds; create view StringIds as select 1 id, 'kernel' value");
+    assert!(strings.contains("StringIds: expected a plain table, found a view"), "{strings}");
+    let fts =
+        of("virtual.sqlite", &format!("{renamed} create virtual table CUPTI_ACTIVITY_KIND_KERNEL using fts5(start)"));
+    assert!(fts.contains("CUPTI_ACTIVITY_KIND_KERNEL: expected a plain table, found a virtual table"), "{fts}");
+    let long = of("long.sqlite", "update StringIds set value = hex(zeroblob(4194304))");
+    assert!(long.contains("too big"), "{long}");
+    // A file whose name means something in a URI is that file.
+    std::fs::copy(small("nsight.sqlite"), folder.path.join("a b#1%20?x=y.sqlite")).unwrap();
+    assert_eq!(json(&folder, &["a b#1%20?x=y.sqlite"])["format"], "Nsight Systems (SQLite)");
+}
+
 #[test]
 fn what_is_no_trace_is_refused_with_what_to_try() {
     let folder = Folder::new("trace_refused");

@@ -1,4 +1,5 @@
-//! Starts the process that holds a plugin, in an environment of its own, and ends it when its time is up.
+//! Starts the process that holds a plugin, in an environment of its own, with a limit on its memory and on what it may print, and ends it
+//! when its time is up.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -9,6 +10,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
+#[cfg(target_os = "linux")]
+use rustix::process::{Resource, Rlimit, prlimit};
 
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,7 +37,18 @@ pub enum Lost {
         /// What it printed last.
         said: String,
     },
+    /// It answers without end.
+    #[error("the plugin's answer is longer than {} MiB: it was ended{said}", ANSWER >> 20)]
+    Long {
+        /// What it printed last.
+        said: String,
+    },
 }
+
+/// The longest answer \[B\]: a compiled program of a thousand layers has a tenth of it.
+const ANSWER: u64 = 256 << 20;
+/// How much is kept of what it says besides, the end of it \[B\].
+const SAID: usize = 1 << 16;
 
 /// Lines of what a plugin printed that are shown.
 const LINES: usize = 12;
@@ -52,11 +66,13 @@ pub fn run(
     command.args(arguments).env_clear().envs(environment.iter().cloned()).process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = Group(command.spawn().map_err(|why| Lost::Start(why.to_string()))?);
+    // Before its input is written: until then it waits for it.
+    child.may_hold(memory()).map_err(|why| Lost::Start(format!("its memory cannot be limited: {why}")))?;
     let writer = child.0.stdin.take().map(|mut pipe| {
         // A child that does not read its input says why by other means.
         std::thread::spawn(move || drop(pipe.write_all(&input)))
     });
-    let (out, err) = (child.0.stdout.take().map(reader), child.0.stderr.take().map(reader));
+    let (out, err) = (child.0.stdout.take().map(answer), child.0.stderr.take().map(end_of));
     let end = Instant::now() + limit;
     let status = child.wait(end, done);
     drop(child);
@@ -64,6 +80,9 @@ pub fn run(
     let (out, err) = (all(out), all(err));
     writer.map(JoinHandle::join);
     let said = last(&err);
+    if out.len() as u64 > ANSWER {
+        return Err(Lost::Long { said });
+    }
     match status {
         Ok(End::Itself(status)) => Ok((out, Some(status), said)),
         Ok(End::Done) => Ok((out, None, said)),
@@ -85,7 +104,7 @@ enum End {
 /// Signals that end what goes wrong, by number.
 const SIGNALS: [(i32, &str); 6] = [
     (4, "illegal instruction"),
-    (6, "abort"),
+    (6, "abort; perhaps it wanted more than three quarters of the memory that there is"),
     (7, "bus error"),
     (9, "killed; perhaps there was no memory left"),
     (11, "segmentation fault"),
@@ -108,7 +127,26 @@ pub fn died(status: Option<ExitStatus>, said: String) -> Lost {
 /// A child and all that it started, ended when this goes.
 pub struct Group(pub Child);
 
+/// Three quarters of the memory that is available to whoever asks \[B\]; none where the system does not say.
+fn memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    let own = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|most| most.trim().parse().ok());
+    Some(own.map_or(kib << 10, |own: u64| own.min(kib << 10)) / 4 * 3)
+}
+
 impl Group {
+    /// Limits what the child, and whatever it starts, may hold: what is mapped to be written, whether touched or not.
+    fn may_hold(&self, most: Option<u64>) -> std::io::Result<()> {
+        #[cfg(target_os = "linux")]
+        if let (Some(most), Some(child)) = (most, i32::try_from(self.0.id()).ok().and_then(Pid::from_raw)) {
+            let limit = Rlimit { current: Some(most), maximum: Some(most) };
+            prlimit(Some(child), Resource::Data, limit)?;
+        }
+        Ok(())
+    }
+
     /// Waits for the child until `end`, or until it is `done`.
     fn wait(&mut self, end: Instant, mut done: impl FnMut() -> bool) -> std::io::Result<End> {
         loop {
@@ -137,10 +175,25 @@ impl Drop for Group {
     }
 }
 
-fn reader(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+/// All that a pipe gives, up to a byte more than an answer has.
+fn answer(pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut all = vec![];
-        let _ = pipe.read_to_end(&mut all);
+        let _ = pipe.take(ANSWER + 1).read_to_end(&mut all);
+        all
+    })
+}
+
+/// The end of what a pipe gives.
+fn end_of(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let (mut all, mut more) = (vec![], [0; 1 << 12]);
+        while let Ok(read @ 1..) = pipe.read(&mut more) {
+            all.extend_from_slice(&more[..read]);
+            if all.len() > 2 * SAID {
+                all.drain(..all.len() - SAID);
+            }
+        }
         all
     })
 }
@@ -185,6 +238,23 @@ mod tests {
         let (out, status, _) =
             run(Path::new("/bin/sh"), &script, &[], vec![], (Duration::from_secs(20), || true)).unwrap();
         assert!(status.is_none() && out.len() <= "enough\n".len());
+    }
+
+    #[test]
+    fn an_answer_without_end_is_ended_and_of_chatter_the_end_is_kept() {
+        let long = shell("exec /usr/bin/yes", Duration::from_secs(60)).unwrap_err();
+        assert!(matches!(long, Lost::Long { .. }), "{long}");
+        let (_, _, said) = shell("/usr/bin/seq 1 200000 >&2", Duration::from_secs(60)).unwrap();
+        assert!(said.len() < SAID && said.ends_with("\n  200000"), "{said}");
+    }
+
+    #[test]
+    fn a_plugin_may_not_hold_more_than_is_there() {
+        let most = memory().unwrap();
+        // In KiB, as a shell counts.
+        let (out, _, _) = shell("/bin/cat >/dev/null; ulimit -d", Duration::from_secs(20)).unwrap();
+        let said: u64 = String::from_utf8(out).unwrap().trim().parse().unwrap();
+        assert!(said << 10 >= most / 2 && said << 10 <= most * 2, "{said} KiB of {most}");
     }
 
     #[test]

@@ -112,7 +112,7 @@ fn a_plugin_s_own_words_reach_the_user() {
 fn a_plugin_that_crashes_takes_only_its_own_process_with_it() {
     let (code, said, _) = compiled_by_stub("crashes");
     assert_eq!(code, Some(6));
-    assert!(said.contains("the plugin died: signal 6 (abort)\n  the stub is about to crash"), "{said}");
+    assert!(said.contains("the plugin died: signal 6 (abort") && said.contains("the stub is about to crash"), "{said}");
 }
 
 #[test]

@@ -33,6 +33,10 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Outcome {
+    if args.out.as_deref().is_some_and(|out| out == std::path::Path::new(files::STANDARD)) {
+        let why = "--out keeps rows in a file, to be gone on with: name one, or print all rows with --csv -";
+        return Err(Failure::input(why));
+    }
     let csv = output(args.csv.as_ref())?;
     let place = args.out.as_ref().map(|path| Place::take(path)).transpose().map_err(Failure::input)?;
     let (file, scenario) = read(&args.scenario)?;

@@ -6,9 +6,10 @@
 use std::ops::Range;
 
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::DeValue;
 
 use crate::hardware::Place;
+use crate::tables;
 use crate::units::{Time, physical};
 
 /// What is wrong with a section, and at which bytes of the text, where that is known.
@@ -104,7 +105,7 @@ const KINDS: [Kind; 8] = [
 
 /// The first number of a profile's text that cannot be, with what was expected of it. What does not parse is left to who reads it.
 pub(super) fn unsound(path: &str, text: &str) -> Option<(Place, String)> {
-    let table = DeTable::parse(text).ok()?;
+    let table = tables::document(text).ok()?;
     let (span, why) = table.get_ref().iter().find_map(|(key, value)| of(key.get_ref(), value))?;
     Some((Place::of(path, text, span), why))
 }

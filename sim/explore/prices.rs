@@ -26,6 +26,9 @@ pub struct Price {
     pub source: String,
 }
 
+/// The most prices of a file.
+const MOST: usize = 10_000;
+
 /// A file of prices.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -48,11 +51,17 @@ struct Row {
 ///
 /// # Errors
 /// The first that is none: its bytes in the text, and what was expected.
-pub(super) fn read(text: &str) -> Result<Vec<Price>, (String, Range<usize>)> {
+pub fn read(text: &str) -> Result<Vec<Price>, (String, Range<usize>)> {
     let written: Written =
         tables::read(text).map_err(|error| (error.message().to_owned(), error.span().unwrap_or(0..0)))?;
     if written.price.is_empty() {
         return Err(("the file has no [[price]]: write one for each machine".to_owned(), 0..0));
+    }
+    if written.price.len() > MOST {
+        return Err((
+            format!("the file has more than {MOST} prices: leave out those of machines that are not asked for"),
+            0..0,
+        ));
     }
     let mut prices: Vec<Price> = vec![];
     for row in written.price {

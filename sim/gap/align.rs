@@ -1,12 +1,11 @@
 //! Which measured kernel is which predicted one: the two lists in the order of their launches, lined up.
 //!
-//! First what is the same in name and shape is lined up, by a patience diff. Between two of these, what is of the same class is lined up
-//! in its order: it has another shape, or another name. What is left on one side only stays so.
+//! First what is the same in name and shape is lined up ([`runs`]). Between two of these, what is of the same class is lined up in its
+//! order: it has another shape, or another name. What is left on one side only stays so.
 
 use std::collections::BTreeMap;
 
-use similar::{Algorithm, DiffOp, DiffTag, capture_diff_slices};
-
+use super::runs::runs;
 use super::side::{Class, Item, Shape};
 
 /// What became of an item.
@@ -94,48 +93,35 @@ fn lane_up(predicted: &[Item], measured: &[Item], left: &[usize], right: &[usize
     let a: Vec<u32> = left.iter().map(|&index| number(&predicted[index])).collect();
     let b: Vec<u32> = right.iter().map(|&index| number(&measured[index])).collect();
     let both = |predicted, measured, exact| Pair::Both { predicted, measured, exact };
-    let (mut only_left, mut only_right) = (vec![], vec![]);
-    for op in capture_diff_slices(Algorithm::Patience, &a, &b) {
-        match op {
-            DiffOp::Equal { old_index, new_index, len } => {
-                by_class(predicted, measured, &mut only_left, &mut only_right, pairs);
-                let same = left[old_index..][..len].iter().zip(&right[new_index..][..len]);
-                pairs.extend(same.map(|(&predicted, &measured)| both(predicted, measured, true)));
-            }
-            DiffOp::Delete { old_index, old_len, .. } => only_left.extend(&left[old_index..][..old_len]),
-            DiffOp::Insert { new_index, new_len, .. } => only_right.extend(&right[new_index..][..new_len]),
-            DiffOp::Replace { old_index, old_len, new_index, new_len } => {
-                only_left.extend(&left[old_index..][..old_len]);
-                only_right.extend(&right[new_index..][..new_len]);
-            }
-        }
+    let (mut from, mut to) = (0, 0);
+    for run in runs(&a, &b) {
+        by_class(predicted, measured, (&left[from..run.old], &right[to..run.new]), pairs);
+        (from, to) = (run.old + run.length, run.new + run.length);
+        let same = left[run.old..from].iter().zip(&right[run.new..to]);
+        pairs.extend(same.map(|(&predicted, &measured)| both(predicted, measured, true)));
     }
-    by_class(predicted, measured, &mut only_left, &mut only_right, pairs);
+    by_class(predicted, measured, (&left[from..], &right[to..]), pairs);
 }
 
-/// Lines up by class what stands between two items that are the same; takes all of both lists.
-fn by_class(
-    predicted: &[Item],
-    measured: &[Item],
-    left: &mut Vec<usize>,
-    right: &mut Vec<usize>,
-    pairs: &mut Vec<Pair>,
-) {
+/// Lines up by class what stands between two items that are the same.
+fn by_class(predicted: &[Item], measured: &[Item], (left, right): (&[usize], &[usize]), pairs: &mut Vec<Pair>) {
     // Whatever memory bounds may be fused with its neighbours: one by one it cannot be told which is which.
     let one_by_one = |class: Class| class != Class::Memory;
-    let (a, fused): (Vec<usize>, Vec<usize>) = left.drain(..).partition(|&at| one_by_one(predicted[at].class));
+    let (a, fused): (Vec<usize>, Vec<usize>) = left.iter().partition(|&&at| one_by_one(predicted[at].class));
     pairs.extend(fused.into_iter().map(Pair::Predicted));
-    let (b, fused): (Vec<usize>, Vec<usize>) = right.drain(..).partition(|&at| one_by_one(measured[at].class));
+    let (b, fused): (Vec<usize>, Vec<usize>) = right.iter().partition(|&&at| one_by_one(measured[at].class));
     pairs.extend(fused.into_iter().map(Pair::Measured));
-    let classes = |list: &[usize], items: &[Item]| list.iter().map(|&at| items[at].class).collect::<Vec<Class>>();
-    for op in capture_diff_slices(Algorithm::Myers, &classes(&a, predicted), &classes(&b, measured)) {
-        let (old, new) = (op.old_range(), op.new_range());
-        if op.tag() == DiffTag::Equal {
-            let both = a[old].iter().zip(&b[new]);
-            pairs.extend(both.map(|(&predicted, &measured)| Pair::Both { predicted, measured, exact: false }));
-        } else {
-            pairs.extend(a[old].iter().copied().map(Pair::Predicted));
-            pairs.extend(b[new].iter().copied().map(Pair::Measured));
-        }
+    let classes = |list: &[usize], items: &[Item]| list.iter().map(|&at| items[at].class as u32).collect::<Vec<u32>>();
+    let (mut from, mut to) = (0, 0);
+    let alone = |pairs: &mut Vec<Pair>, a: &[usize], b: &[usize]| {
+        pairs.extend(a.iter().copied().map(Pair::Predicted));
+        pairs.extend(b.iter().copied().map(Pair::Measured));
+    };
+    for run in runs(&classes(&a, predicted), &classes(&b, measured)) {
+        alone(pairs, &a[from..run.old], &b[to..run.new]);
+        (from, to) = (run.old + run.length, run.new + run.length);
+        let both = a[run.old..from].iter().zip(&b[run.new..to]);
+        pairs.extend(both.map(|(&predicted, &measured)| Pair::Both { predicted, measured, exact: false }));
     }
+    alone(pairs, &a[from..], &b[to..]);
 }

@@ -1,5 +1,6 @@
 //! Which step of a trace is compared, and which rank.
 
+use crate::statistics::of_sorted;
 use crate::trace::{Id, Step, Trace};
 
 /// The step with this number in its mark; or of those that a device ran whole, without the first, the one of median length.
@@ -28,7 +29,7 @@ pub fn step(trace: &Trace, device: u32, number: Option<u64>) -> Result<Id<Step>,
         steady = all;
     }
     steady.sort_by_key(|(at, step)| (length(step), *at));
-    let middle = steady.get(steady.len() / 2);
+    let middle = of_sorted(&steady, 0.5);
     middle
         .map(|(at, _)| Id::new(*at))
         .ok_or_else(|| "the trace has no kernel of a device: was it recorded with CUDA activities?".to_owned())

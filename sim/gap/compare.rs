@@ -2,7 +2,7 @@
 
 use super::late::waits;
 use super::measured::measured;
-use super::parts::{Gap, gap};
+use super::parts::{Gap, Match, Part, gap};
 use super::predicted::predicted;
 use super::side::Side;
 use super::text::About;
@@ -100,6 +100,7 @@ pub fn compare(
     notes.extend(cautions(trace, &measured, all.len(), chips));
     let gap = gap(&predicted, &measured);
     notes.extend(missing(&gap));
+    notes.extend(another(&gap, &measured));
     let about = About { scenario: scenario.file.clone(), trace: file.clone(), rank, step, notes };
     Ok(Compared { about, gap, predicted, measured })
 }
@@ -118,6 +119,28 @@ fn missing(gap: &Gap) -> Option<String> {
     (!absent.is_empty()).then(|| format!("The trace's step has no kernels of {}, {words}", absent.join(" and ")))
 }
 
+/// A tenth of what has a shape must have that of something predicted, or the trace is of another job.
+const ALIKE: u64 = 10;
+
+/// What to say of a trace whose matmuls and attentions have no shape that was predicted.
+fn another(gap: &Gap, measured: &Side) -> Option<String> {
+    use side::Class::{Attention, GroupedMatmul, Matmul};
+    let shaped = |part: &&Part| [Matmul, GroupedMatmul, Attention].contains(&part.class);
+    let all: u64 = gap.parts.iter().filter(shaped).map(|part| part.measured.count).sum();
+    let same = gap.parts.iter().filter(shaped).filter(|part| part.matched == Match::Same);
+    let alike: u64 = same.map(|part| part.measured.count).sum();
+    // Without shapes nobody can tell, which is said already.
+    (alike * ALIKE < all && !measured.items.iter().any(unshaped)).then(|| {
+        format!(
+            "Of {all} matmuls and attentions in the trace's step, {alike} have the shape of one that was predicted: is it of this scenario?"
+        )
+    })
+}
+
+fn unshaped(item: &side::Item) -> bool {
+    item.class == side::Class::Matmul && item.shape == side::Shape::None
+}
+
 /// What the reader of a comparison should know about the trace.
 fn cautions(trace: &Trace, measured: &Side, ranks: usize, chips: usize) -> Vec<String> {
     let mut notes = trace.notes.clone();
@@ -125,7 +148,6 @@ fn cautions(trace: &Trace, measured: &Side, ranks: usize, chips: usize) -> Vec<S
         let words = "whether an exchange is slow or waits for a rank without a trace cannot be told";
         notes.push(format!("Traces of {ranks} of {chips} ranks: {words}."));
     }
-    let unshaped = |item: &side::Item| item.class == side::Class::Matmul && item.shape == side::Shape::None;
     if measured.items.iter().any(unshaped) {
         notes.push("Some matmuls have no shapes: profile with record_shapes=True.".to_owned());
     }

@@ -273,6 +273,7 @@ fn part(key: Key, gathered: Gathered) -> Part {
     let Gathered { predicted, measured, items } = gathered;
     let mut times: Vec<Time> = items.iter().map(|(time, _)| *time).collect();
     times.sort_unstable();
+    // The upper of the middle two: where half are of one kind and half of another, neither is slow.
     let usual = times.get(times.len() / 2).copied().unwrap_or(Time::ZERO);
     // Of two nobody can say which is usual, and an exchange that is long may only wait.
     let told = times.len() > 2 && !key.class.is_exchange();

@@ -14,7 +14,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{HardwareError, Place, shipped, written};
-use crate::tables::{Node, Unread};
+use crate::tables::{self, Node, Unread};
 
 /// A base, found.
 pub(super) struct Base {
@@ -63,8 +63,8 @@ impl Base {
 
     /// Lays a file over its base.
     pub fn extend(&self, text: &str) -> Result<Extended, Unread> {
-        let own = DeTable::parse(text)?;
-        let mut base = DeTable::parse(&self.below)?;
+        let own = tables::document(text)?;
+        let mut base = tables::document(&self.below)?;
         if own.get_ref().contains_key("name") {
             lay_over(base.get_mut(), own.into_inner());
         } else {
@@ -83,7 +83,7 @@ fn named(text: &str) -> Option<(String, Range<usize>)> {
     if !text.contains("base") {
         return None;
     }
-    let table = DeTable::parse(text).ok()?;
+    let table = tables::document(text).ok()?;
     let base = table.get_ref().get("base")?;
     Some((base.get_ref().as_str()?.to_owned(), base.span()))
 }

@@ -12,7 +12,7 @@ use super::imported::Imported;
 use super::importer::{Importer, Request};
 use super::machine::{self, Kind};
 use super::settings::{Raw, Settings};
-use super::syntax::{json, overrides};
+use super::syntax::{json, json_value, overrides};
 use super::table::Table;
 use super::why::{Found, Why};
 use super::{hf, plugin, whose};
@@ -26,7 +26,7 @@ static TABLE: LazyLock<Table> =
     LazyLock::new(|| tables::read(include_str!("tables/deepspeed.toml")).expect("a test reads every table"));
 
 fn sniff(text: &str) -> bool {
-    let Ok(value) = serde_json::from_str::<serde_json::Value>(text) else { return false };
+    let Some(value) = json_value(text) else { return false };
     value.get("zero_optimization").is_some()
         && ["train_batch_size", "train_micro_batch_size_per_gpu", "bf16", "fp16", "gradient_accumulation_steps"]
             .iter()

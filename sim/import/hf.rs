@@ -9,7 +9,7 @@ use super::imported::Imported;
 use super::importer::{Importer, Request};
 use super::machine::{self, Kind};
 use super::settings::{Raw, Settings};
-use super::syntax::overrides;
+use super::syntax::{json_value, overrides};
 use super::table::Table;
 use super::why::Why;
 use crate::model::ModelConfig;
@@ -33,7 +33,7 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
 });
 
 fn sniff(text: &str) -> bool {
-    let Ok(value) = serde_json::from_str::<serde_json::Value>(text) else { return false };
+    let Some(value) = json_value(text) else { return false };
     value.get("model_type").is_some_and(serde_json::Value::is_string)
 }
 

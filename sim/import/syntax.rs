@@ -6,20 +6,37 @@ pub mod shell;
 pub mod toml_file;
 pub mod yaml;
 
+use crate::budget;
+use crate::tables;
+
 /// The most keys of a configuration: no framework's has a hundredth of it.
 pub const MOST: usize = 100_000;
 
 /// The deepest nesting that is read.
 pub const DEEPEST: usize = 32;
 
-/// Whether a text is a scenario, or was meant to be one.
-pub fn is_scenario(text: &str) -> bool {
-    let Ok(table) = text.parse::<toml::Table>() else { return false };
-    table.contains_key("runtime") || table.contains_key("topology")
+/// The value that a text of JSON is; none of other texts, and of one that holds too much.
+pub fn json_value(text: &str) -> Option<serde_json::Value> {
+    budget::json(text).ok().and_then(|()| serde_json::from_str(text).ok())
 }
 
-/// The line of a byte, from 1.
-pub fn line_of(text: &str, at: usize) -> usize {
-    let before = text.as_bytes().get(..at).unwrap_or(text.as_bytes());
-    1 + before.iter().filter(|&&byte| byte == b'\n').count()
+/// Whether a text is a scenario, or was meant to be one.
+pub fn is_scenario(text: &str) -> bool {
+    let Ok(table) = tables::Node::parse(text) else { return false };
+    table.keys().any(|(key, ..)| key == "runtime" || key == "topology")
+}
+
+/// Where the lines of a text end, so that the line of a byte is found without reading all that stands before it.
+pub struct Lines(Vec<usize>);
+
+impl Lines {
+    /// Those of a text.
+    pub fn of(text: &str) -> Lines {
+        Lines(memchr::memchr_iter(b'\n', text.as_bytes()).collect())
+    }
+
+    /// The line of a byte, from 1.
+    pub fn of_byte(&self, at: usize) -> usize {
+        1 + self.0.partition_point(|&end| end < at)
+    }
 }

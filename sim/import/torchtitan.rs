@@ -36,7 +36,7 @@ fn sniff(text: &str) -> bool {
     if recipes::is_one(text) {
         return true;
     }
-    let Ok(table) = text.parse::<toml::Table>() else { return false };
+    let Some(table) = tables::Node::parse(text).ok().and_then(|node| node.table()) else { return false };
     let has = |name: &str| table.get(name).is_some_and(Value::is_table);
     let flavor = table.get("model").and_then(|model| model.get("flavor")).is_some();
     flavor && (has("training") || has("job") || has("parallelism"))

@@ -4,6 +4,7 @@ use thiserror::Error;
 
 use super::formats::{Format, Measure, figure, formats};
 use super::steady::Steady;
+use crate::statistics::median;
 
 /// Why a log says nothing.
 #[derive(Clone, Debug, Error, PartialEq)]
@@ -193,10 +194,9 @@ impl Run {
         let gib = |bytes: f64| bytes / f64::from(1 << 30);
         lines.extend(self.allocated.map(|bytes| format!("allocated = \"{:.3} GiB\"", gib(bytes))));
         lines.extend(self.reserved.map(|bytes| format!("reserved = \"{:.3} GiB\"", gib(bytes))));
-        if let (Some(convention), false) = (&self.convention, self.mfu.is_empty()) {
-            let mut mfu = Steady::of(&self.mfu).readings;
-            mfu.sort_by(f64::total_cmp);
-            lines.push(format!("mfu = {:.4}\nmfu_convention = \"{convention}\"", mfu[(mfu.len() - 1) / 2]));
+        let mfu = if self.mfu.is_empty() { None } else { median(Steady::of(&self.mfu).readings) };
+        if let (Some(convention), Some(mfu)) = (&self.convention, mfu) {
+            lines.push(format!("mfu = {mfu:.4}\nmfu_convention = \"{convention}\""));
         }
         if lines.len() == 1 {
             return Err(format!("{file}: the log's {} lines of steps have no figure that can be compared", self.lines));

@@ -63,6 +63,7 @@ pub use error::ModelError;
 use keys::{Keys, Places};
 pub use shipped::shipped;
 
+use crate::budget;
 use crate::model::{ModelConfig, Position};
 
 /// One architecture: its `model_type`, its configuration class in `transformers`, and its reader.
@@ -129,9 +130,16 @@ pub fn load(path: &Path) -> Result<ModelConfig, ModelError> {
     }
 }
 
+/// The value that a text is.
+fn json(text: &str, file: &str) -> Result<Value, ModelError> {
+    let whole = |reason| ModelError::Syntax { file: file.into(), line: 1, column: 1, reason };
+    budget::json(text).map_err(whole)?;
+    serde_json::from_str(text).map_err(|error| ModelError::syntax(file, &error))
+}
+
 /// The model whose configuration is `text`; `file_name` is for its name, its source and for errors.
 pub fn parse(text: &str, file_name: &str) -> Result<ModelConfig, ModelError> {
-    let value: Value = serde_json::from_str(text).map_err(|error| ModelError::syntax(file_name, &error))?;
+    let value: Value = json(text, file_name)?;
     let Value::Object(map) = &value else {
         return Err(ModelError::NotAnObject { file: file_name.into(), found: keys::kind(&value) });
     };

@@ -132,7 +132,7 @@ pub fn case(entry: &Entry, tables: &Tables) -> Result<Case, Reason> {
     if let Some(what) = entry.row.other_model(scenario.job.model()) {
         return Err(Reason::Contradiction(what));
     }
-    let stated = question::stated(&entry.value);
+    let stated = question::stated(&entry.value());
     // Megatron-LM's writer of logs is the last rank (`megatron/training/global_vars.py`, `_set_tensorboard_writer`).
     let logs = |kind: &String| kind.contains("rank that logs");
     let of_last_rank = entry.row.measured.peak_mem_kind.as_ref().is_some_and(logs);

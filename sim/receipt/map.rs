@@ -24,7 +24,7 @@ use crate::scenario::Runtime;
 
 /// Maps a row, or says why not.
 pub fn map(entry: &Entry, tables: &Tables) -> Result<Mapped, Reason> {
-    let row = &entry.row;
+    let (row, whole) = (&entry.row, entry.value());
     let framework = row.framework.name.as_deref().unwrap_or("");
     let known = tables.of(framework, row.framework.version.as_deref(), row.vendor());
     let distrusted = |field: &str| known.is_some_and(|(_, table)| table.distrust.contains_key(field));
@@ -36,25 +36,25 @@ pub fn map(entry: &Entry, tables: &Tables) -> Result<Mapped, Reason> {
         return Err(Reason::Uncovered(format!("states neither {which}, which come to {degree} together")));
     }
     let Some((common, table)) = known else {
-        beyond(row, &entry.value, "")?;
+        beyond(row, &whole, "")?;
         return Err(Reason::Uncovered(format!("no table of defaults for the framework {framework:?}")));
     };
-    let seen = effective(row, &entry.value, [common, table]);
+    let seen = effective(row, &whole, [common, table]);
     let row = &seen.row;
     let rules: Vec<&Rule> = common.rules.iter().chain(&table.rules).filter(|rule| rule.holds(&seen.value)).collect();
     let runtime = rules.iter().rev().find_map(|rule| rule.set.get("runtime")?.as_str()).unwrap_or("");
-    beyond(row, &entry.value, runtime)?;
+    beyond(row, &whole, runtime)?;
     if let Some(why) = rules.iter().find_map(|rule| rule.outside.clone()) {
         return Err(Reason::Outside(why));
     }
-    if adapted(&entry.value) && !rules.iter().any(|rule| rule.set.contains_key("lora")) {
+    if adapted(&whole) && !rules.iter().any(|rule| rule.set.contains_key("lora")) {
         return Err(Reason::Outside("LoRA, in a framework whose adapters are not described".to_owned()));
     }
     if let Some(why) = rules.iter().find_map(|rule| rule.refuse.clone()) {
         return Err(Reason::Uncovered(why));
     }
     let mut assumed = seen.assumed;
-    assumed.extend(idle(&entry.value, &rules, [table, common])?);
+    assumed.extend(idle(&whole, &rules, [table, common])?);
     let mut keys = Gathered::default();
     stated(row, runtime, &mut keys)?;
     model::named(&seen.model, &mut keys);
@@ -66,7 +66,7 @@ pub fn map(entry: &Entry, tables: &Tables) -> Result<Mapped, Reason> {
     }
     model::sized(row, &seen.model, &mut keys)?;
     if Runtime::find(runtime).is_some_and(Runtime::splits_model) && runtime != "nanotron" {
-        stages::uneven(row, &entry.value, &mut keys)?;
+        stages::uneven(row, &whole, &mut keys)?;
     }
     keys.without_idle();
     accumulation(row, &mut keys)?;

@@ -20,8 +20,17 @@ pub struct Entry {
     pub line: usize,
     /// The row.
     pub row: Row,
-    /// The row as JSON.
-    pub value: Value,
+    /// The row as it is written: as values of JSON it would take ten times the room.
+    text: Box<str>,
+}
+
+impl Entry {
+    /// The row as JSON, without the keys that nobody reads.
+    pub fn value(&self) -> Value {
+        let mut value = serde_json::from_str(&self.text).expect("a row was JSON when it was read");
+        let _ = row::unread(&mut value);
+        value
+    }
 }
 
 /// A line that is no receipt, or has a key that nobody reads.
@@ -50,6 +59,8 @@ pub struct Receipts {
 
 /// The longest line that is read: far above any receipt.
 const LONGEST: usize = 1 << 20;
+/// So many faults are told.
+const MOST_FAULTS: usize = 10_000;
 
 impl Receipts {
     /// Adds a file of JSON lines.
@@ -63,6 +74,11 @@ impl Receipts {
     /// Adds the JSON lines of a file that is called `file`.
     pub fn read(&mut self, file: &str, bytes: &[u8]) {
         for (at, text) in bytes.split(|&byte| byte == b'\n').enumerate() {
+            if self.faults.len() >= MOST_FAULTS {
+                let problem = "there are too many faults: the rest of the file is not read".to_owned();
+                self.faults.push(Fault { file: file.to_owned(), line: at + 1, problem, read: false });
+                return;
+            }
             if text.len() >= LONGEST {
                 let problem = format!("longer than {LONGEST} bytes, so it is no receipt");
                 self.faults.push(Fault { file: file.to_owned(), line: at + 1, problem, read: false });
@@ -93,7 +109,8 @@ impl Receipts {
         }
         unread.into_iter().for_each(|problem| said(problem, true));
         self.seen.insert(row.id.clone(), (file.to_owned(), line));
-        self.entries.push(Entry { file: file.to_owned(), line, row, value });
+        let text = std::str::from_utf8(text).expect("JSON is UTF-8").into();
+        self.entries.push(Entry { file: file.to_owned(), line, row, text });
     }
 
     /// The row with an id.

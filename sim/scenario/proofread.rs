@@ -19,6 +19,7 @@ use super::reader::{How, Reader};
 use super::source::Source;
 use super::understood::{Scenario, runtime, unread};
 use super::{machine, model, written};
+use crate::tables;
 
 /// Tables whose keys say how large a job is: what others may be follows from them.
 const SIZES: [&str; 4] = ["runtime", "topology", "model", "mesh"];
@@ -34,7 +35,7 @@ impl Scenario {
 
     /// Understands a scenario's text, as [`Scenario::parse`] does. An error names every problem that can be found.
     pub fn proofread(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
-        Scenario::parse(file, text).map_err(|first| match DeTable::parse(text) {
+        Scenario::parse(file, text).map_err(|first| match tables::document(text) {
             Ok(keys) => Problems { file, text, keys, found: vec![], wrong: BTreeSet::new() }.all(first),
             // What is no TOML has no keys.
             Err(_) => first,

@@ -7,7 +7,7 @@ use toml::de::DeTable;
 use toml::{Spanned, Table};
 
 use super::written;
-use crate::tables::{Node, Unread};
+use crate::tables::{self, Node, Unread};
 
 /// The keys of a scenario.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Named {
 impl<'t> Source<'t> {
     /// A file's text, if it is TOML.
     pub fn parse(text: &'t str) -> Result<Source<'t>, Unread> {
-        Ok(Source::of(text, &DeTable::parse(text)?))
+        Ok(Source::of(text, &tables::document(text)?))
     }
 
     /// Keys of a file's text.

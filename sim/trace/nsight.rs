@@ -3,6 +3,7 @@
 //! Tables that would be empty may not exist, and columns come and go with the release: each is asked for. Numbers of calls repeat
 //! between processes, so a kernel is joined by process and number. `tests/traces/README.md`, section 2, has the tables.
 
+mod open;
 mod table;
 mod text;
 
@@ -10,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::Connection;
 
 use super::draft::{Draft, DraftCall, DraftKernel, DraftOp, ZERO};
 use super::error::{Interrupted, Stop};
@@ -18,7 +19,7 @@ use super::id::Id;
 use super::join::join;
 use super::parts::{Call, CallKind, Device, Format, Kernel, Kind, Name, Op, Scope, Thread, Trace};
 use super::signature::Written;
-use table::{Row, Table, broken};
+use table::{Row, Table};
 
 /// Told how many rows of how many were read.
 pub(super) type Progress<'a> = &'a dyn Fn(u64, u64) -> ControlFlow<()>;
@@ -28,8 +29,7 @@ const ROWS: u64 = 4096;
 
 /// Reads the whole file.
 pub(super) fn read(path: &Path, progress: Progress<'_>) -> Result<Trace, Stop> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let file = Connection::open_with_flags(path, flags).map_err(|error| broken("the file", &error))?;
+    let file = open::open(path)?;
     let mut reader =
         Reader { file: &file, draft: Draft::default(), strings: BTreeMap::new(), read: 0, all: 0, progress };
     reader.draft.trace.format = Format::Nsight;

@@ -25,6 +25,9 @@ pub(super) struct Machine {
 /// The most nodes that are tried where a request gives no size.
 const MOST_NODES: u32 = 4_096;
 
+/// The most machines with a size that a request may name: a catalogue of every cloud has fewer.
+const MOST_SITES: usize = 1_000;
+
 /// The machines of a request at their sizes, with what a chip costs; `most` chips where a machine has no size.
 pub(super) fn sites(
     file: &str,
@@ -37,6 +40,13 @@ pub(super) fn sites(
         return Err(PlanError::request("the request names no machine", "write [[machine]] with name and size"));
     }
     let mut sites = vec![];
+    let many = || {
+        let problem = format!("the request names more than {MOST_SITES} machines, each of its sizes counted");
+        PlanError::request(problem, "ask in several requests")
+    };
+    if machines.len() > MOST_SITES {
+        return Err(many());
+    }
     for machine in machines {
         let name = relative(file, machine.name.get_ref());
         let load = |size: &Size| {
@@ -68,6 +78,9 @@ pub(super) fn sites(
         if machine.size.is_none() {
             let sizes: Vec<String> = written.iter().map(Value::to_string).collect();
             notes.push(format!("{} has no size: {} are tried", least.name, sizes.join(", ")));
+        }
+        if sites.len() + written.len() > MOST_SITES {
+            return Err(many());
         }
         for size in written {
             let (written, size) = site::size(&size).ok_or_else(|| {

@@ -104,7 +104,7 @@ fn id(base: &Scenario, axes: &[Axis]) -> String {
 }
 
 /// The hash of Fowler, Noll and Vo (FNV-1a, 64 bits), which is the same on every machine and in every release of Rust.
-struct Fnv(u64);
+pub(super) struct Fnv(pub(super) u64);
 
 impl Default for Fnv {
     fn default() -> Fnv {
@@ -114,7 +114,7 @@ impl Default for Fnv {
 
 impl Fnv {
     /// Takes a text in, and its end.
-    fn add(&mut self, text: &str) {
+    pub(super) fn add(&mut self, text: &str) {
         for byte in text.bytes().chain([0xff]) {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }

@@ -23,6 +23,12 @@ pub enum Other {
         /// What the parser said.
         why: String,
     },
+    /// Somebody changed a row.
+    #[error("line {line} was changed after it was written: its digest is not that of what it says")]
+    Changed {
+        /// From 1.
+        line: usize,
+    },
     /// Another release wrote it.
     #[error("its rows are of windtunnel {theirs}, and this is {ours}")]
     Version {
@@ -75,6 +81,9 @@ fn row(grid: &Grid, at: usize, line: &[u8]) -> Result<String, Other> {
     let ours = env!("CARGO_PKG_VERSION");
     if row.windtunnel != ours {
         return Err(Other::Version { theirs: row.windtunnel, ours });
+    }
+    if !Row::is_unchanged(line) {
+        return Err(Other::Changed { line: at + 1 });
     }
     if at as u64 >= grid.runs() {
         return Err(Other::Longer { rows: at + 1, runs: grid.runs() });

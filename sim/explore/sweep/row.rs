@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::grid::Grid;
+use super::grid::{Fnv, Grid};
 use crate::scenario::{Prediction, Scenario, ScenarioError, reason};
 use crate::units::Bytes;
 
@@ -72,7 +72,13 @@ pub struct Row {
     pub grid: String,
     /// The version of Windtunnel that wrote the row.
     pub windtunnel: String,
+    /// A hash of all before it in the line ([`Row::line`]); empty until the line is written.
+    #[serde(default, skip_serializing)]
+    pub digest: String,
 }
+
+/// What stands before the digest in a line.
+const DIGEST: &str = ",\"digest\":\"";
 
 /// Why a combination is no plan.
 #[derive(Clone, Debug)]
@@ -93,6 +99,12 @@ impl Refusal {
     pub(super) fn bug(words: &str) -> Refusal {
         Refusal { code: Some(BUG.to_owned()), reason: format!("windtunnel met a bug: {words}") }
     }
+}
+
+fn digest(text: &str) -> String {
+    let mut hash = Fnv::default();
+    hash.add(text);
+    format!("{:016x}", hash.0)
 }
 
 impl Row {
@@ -125,6 +137,7 @@ impl Row {
             refused_reason: None,
             grid: grid.id().to_owned(),
             windtunnel: env!("CARGO_PKG_VERSION").to_owned(),
+            digest: String::new(),
         }
     }
 
@@ -174,9 +187,18 @@ impl Row {
         self.refused_code.as_deref() == Some(BUG)
     }
 
-    /// The row as a line of JSON, without its end.
+    /// The row as a line of JSON, without its end. The last field is a hash of the text before it.
     pub fn line(&self) -> String {
-        serde_json::to_string(self).expect("keys of a row are text, and nothing else fails")
+        let mut line = serde_json::to_string(self).expect("keys of a row are text, and nothing else fails");
+        line.pop();
+        let digest = digest(&line);
+        line + DIGEST + &digest + "\"}"
+    }
+
+    /// Whether a line is as it was written.
+    pub(super) fn is_unchanged(line: &str) -> bool {
+        let parts = line.rsplit_once(DIGEST);
+        parts.is_some_and(|(text, said)| said.strip_suffix("\"}") == Some(&digest(text)))
     }
 
     /// Reads a line.

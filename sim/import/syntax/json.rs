@@ -6,14 +6,16 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::{DEEPEST, MOST, line_of};
+use super::{DEEPEST, Lines, MOST};
+use crate::budget;
 use crate::import::error::ImportError;
 use crate::import::settings::Raw;
 
 /// The keys of a file.
 pub fn read(file: &str, text: &str) -> Result<Vec<Raw>, ImportError> {
+    budget::json(text).map_err(|why| syntax(file, 1, &why))?;
     let root: &RawValue = serde_json::from_str(text).map_err(|error| syntax(file, error.line(), &error.to_string()))?;
-    let mut walk = Walk { file, text, out: vec![] };
+    let mut walk = Walk { file, text, lines: Lines::of(text), out: vec![] };
     walk.object("", root, 0)?;
     Ok(walk.out)
 }
@@ -26,6 +28,7 @@ fn syntax(file: &str, line: usize, problem: &str) -> ImportError {
 struct Walk<'t> {
     file: &'t str,
     text: &'t str,
+    lines: Lines,
     out: Vec<Raw>,
 }
 
@@ -55,7 +58,7 @@ impl<'de> serde::Deserialize<'de> for Pairs<'de> {
 impl<'t> Walk<'t> {
     fn line(&self, raw: &RawValue) -> usize {
         // The value is a part of the text: where it begins is how far their addresses are apart.
-        line_of(self.text, (raw.get().as_ptr() as usize).saturating_sub(self.text.as_ptr() as usize))
+        self.lines.of_byte((raw.get().as_ptr() as usize).saturating_sub(self.text.as_ptr() as usize))
     }
 
     fn object(&mut self, prefix: &str, raw: &'t RawValue, depth: usize) -> Result<(), ImportError> {

@@ -123,4 +123,20 @@ mod tests {
         let error = read("a.sh", &bomb).expect_err("it grows").to_string();
         assert!(error.contains("longer than"), "{error}");
     }
+
+    #[test]
+    fn what_a_script_becomes_is_bounded_however_it_is_split() {
+        // Each value is short of what a variable may have; a command names it a hundred times.
+        let line = format!("A=\"{}\"\n", "x".repeat(1_000_000));
+        let uses = |how: &str| format!("{line}{}", format!("run {how}\n").repeat(100));
+        let copies: String = (0..100).map(|at| format!("B{at}=\"$A\"\n")).collect();
+        for (text, why) in [
+            (uses("\"$A\""), "the script becomes longer"),
+            (uses("$A"), "the script becomes longer"),
+            (format!("{line}{copies}"), "the script becomes longer"),
+        ] {
+            let error = read("a.sh", &text).expect_err(why).to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
 }

@@ -4,17 +4,19 @@ use serde_json::Value;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{DEEPEST, MOST, line_of};
+use super::{DEEPEST, Lines, MOST};
 use crate::import::error::ImportError;
 use crate::import::settings::Raw;
+use crate::tables;
 
 /// The keys of a file.
 pub fn read(file: &str, text: &str) -> Result<Vec<Raw>, ImportError> {
-    let table = DeTable::parse(text).map_err(|error| {
-        let line = error.span().map_or(1, |span| line_of(text, span.start));
+    let lines = Lines::of(text);
+    let table = tables::document(text).map_err(|error| {
+        let line = error.span().map_or(1, |span| lines.of_byte(span.start));
         syntax(file, line, format!("no TOML: {}", error.message()))
     })?;
-    let mut walk = Walk { file, lines: Lines::of(text), out: vec![] };
+    let mut walk = Walk { file, lines, out: vec![] };
     walk.table("", table.get_ref(), 0)?;
     Ok(walk.out)
 }
@@ -22,19 +24,6 @@ pub fn read(file: &str, text: &str) -> Result<Vec<Raw>, ImportError> {
 fn syntax(file: &str, line: usize, problem: String) -> ImportError {
     let remedy = "correct the file, or name the importer of what it is: windtunnel import --help".to_owned();
     ImportError::Syntax { place: format!("{file}:{line}"), problem, remedy }
-}
-
-/// Where lines begin.
-struct Lines(Vec<usize>);
-
-impl Lines {
-    fn of(text: &str) -> Lines {
-        Lines(text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at).collect())
-    }
-
-    fn at(&self, byte: usize) -> usize {
-        1 + self.0.partition_point(|&end| end < byte)
-    }
 }
 
 struct Walk<'w> {
@@ -46,7 +35,7 @@ struct Walk<'w> {
 impl Walk<'_> {
     fn table(&mut self, prefix: &str, table: &DeTable<'_>, depth: usize) -> Result<(), ImportError> {
         for (name, value) in table {
-            let line = self.lines.at(value.span().start);
+            let line = self.lines.of_byte(value.span().start);
             if depth >= DEEPEST {
                 return Err(syntax(self.file, line, format!("tables are nested more than {DEEPEST} deep")));
             }
@@ -67,7 +56,7 @@ impl Walk<'_> {
     }
 
     fn value(&self, value: &Spanned<DeValue<'_>>, depth: usize) -> Result<Value, ImportError> {
-        let line = || self.lines.at(value.span().start);
+        let line = || self.lines.of_byte(value.span().start);
         if depth >= DEEPEST {
             return Err(syntax(self.file, line(), format!("values are nested more than {DEEPEST} deep")));
         }

@@ -78,8 +78,7 @@ pub fn read(inline: &Inline<'_>, base: Base<'_>) -> Result<ModelConfig, ModelErr
 
 /// The object that a config is.
 fn object(text: &str, file: &str) -> Result<Map<String, Value>, ModelError> {
-    let value: Value = serde_json::from_str(text).map_err(|error| ModelError::syntax(file, &error))?;
-    match value {
+    match super::json(text, file)? {
         Value::Object(map) => Ok(map),
         other => Err(ModelError::NotAnObject { file: file.to_owned(), found: super::keys::kind(&other) }),
     }

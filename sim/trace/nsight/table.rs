@@ -1,18 +1,11 @@
 //! Rows of a SQLite table whose columns may be missing.
 
+use rusqlite::Connection;
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, OptionalExtension};
 
 use super::super::draft::ZERO;
 use super::super::error::Stop;
-
-/// What to try where the export is broken.
-const REMEDY: &str = "Export it again: nsys export --type sqlite FILE.nsys-rep";
-
-/// An error of SQLite's at a place in the file.
-pub(super) fn broken(place: &str, error: &rusqlite::Error) -> Stop {
-    Stop::Broken { place: place.to_owned(), what: error.to_string(), remedy: REMEDY }
-}
+use super::open::{REMEDY, broken, has};
 
 /// A table of which some columns are read.
 pub(super) struct Table<'a> {
@@ -27,20 +20,10 @@ pub(super) struct Row<'a> {
     number: u64,
 }
 
-fn exists(file: &Connection, table: &str) -> Result<bool, Stop> {
-    let found: Option<i64> = file
-        .query_row("select 1 from sqlite_master where type in ('table', 'view') and name = ?1", [table], |row| {
-            row.get(0)
-        })
-        .optional()
-        .map_err(|error| broken("the list of tables", &error))?;
-    Ok(found.is_some())
-}
-
 impl<'a> Table<'a> {
     /// How many rows there are, about.
     pub(super) fn rows(file: &Connection, table: &str) -> Result<u64, Stop> {
-        if !exists(file, table)? {
+        if !has(file, table)? {
             return Ok(0);
         }
         let rows: Option<i64> = file
@@ -51,7 +34,7 @@ impl<'a> Table<'a> {
 
     /// The table, if it exists. Columns that it lacks are null.
     pub(super) fn open(file: &'a Connection, name: &'static str, columns: &[&str]) -> Result<Option<Table<'a>>, Stop> {
-        if !exists(file, name)? {
+        if !has(file, name)? {
             return Ok(None);
         }
         let wrong = |error: rusqlite::Error| broken(name, &error);
@@ -138,6 +121,9 @@ impl Row<'_> {
 /// A string of the file's table of strings; empty where it is not there.
 pub(super) fn string(file: &Connection, id: i64) -> Result<String, Stop> {
     let wrong = |error: rusqlite::Error| broken("StringIds", &error);
+    if !has(file, "StringIds")? {
+        return Ok(String::new());
+    }
     let mut statement = file.prepare_cached("select value from StringIds where id = ?1").map_err(wrong)?;
     let mut rows = statement.query([id]).map_err(wrong)?;
     let Some(row) = rows.next().map_err(wrong)? else { return Ok(String::new()) };

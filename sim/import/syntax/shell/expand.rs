@@ -4,23 +4,53 @@ use std::collections::BTreeMap;
 
 use super::lex::{self, Piece, Raw};
 use super::word::Word;
+use crate::import::syntax::DEEPEST;
 
 /// The longest value of a variable \[B\].
 const LONGEST: usize = 1 << 20;
+/// Bytes that all values and words of a script may come to: a variable in which another stands thousands of times makes megabytes of a line.
+const EXPANDED: usize = 8 << 20;
+/// What a word takes beside its text \[B\].
+const WORD: usize = size_of::<Word>();
 
 /// Variables and their values.
 #[derive(Debug, Default)]
-pub struct Variables(BTreeMap<String, Vec<Word>>);
+pub struct Variables {
+    values: BTreeMap<String, Vec<Word>>,
+    /// Bytes of all that was put in so far.
+    expanded: usize,
+}
+
+fn within(bytes: usize) -> Result<(), String> {
+    match bytes > EXPANDED {
+        true => Err(format!("with its variables put in the script becomes longer than {EXPANDED} bytes")),
+        false => Ok(()),
+    }
+}
+
+/// Words as they come out, and what they take.
+#[derive(Default)]
+struct Out {
+    words: Vec<Word>,
+    bytes: usize,
+}
+
+impl Out {
+    fn push(&mut self, word: Word) {
+        self.bytes += word.text.len() + WORD;
+        self.words.push(word);
+    }
+}
 
 impl Variables {
     /// Whether a variable has a value.
     pub fn has(&self, name: &str) -> bool {
-        self.0.contains_key(name)
+        self.values.contains_key(name)
     }
 
     /// Variables of one word that is known.
     pub fn single(&self) -> BTreeMap<String, Word> {
-        let one = self.0.iter().filter_map(|(name, value)| match value.as_slice() {
+        let one = self.values.iter().filter_map(|(name, value)| match value.as_slice() {
             [word] if !word.open => Some((name.clone(), word.clone())),
             _ => None,
         });
@@ -29,7 +59,7 @@ impl Variables {
 
     /// Sets a variable, or adds to it.
     pub fn set(&mut self, name: &str, value: Vec<Word>, append: bool) -> Result<(), String> {
-        let slot = self.0.entry(name.to_owned()).or_default();
+        let slot = self.values.entry(name.to_owned()).or_default();
         if !append {
             slot.clear();
         }
@@ -42,15 +72,22 @@ impl Variables {
     }
 
     /// Words with values put in; text of an assignment is split at its lines and spaces too, which a value is where it is used.
-    pub fn words(&self, raw: &[Raw], assigned: bool) -> Result<Vec<Word>, String> {
-        let mut out = vec![];
+    pub fn words(&mut self, raw: &[Raw], assigned: bool) -> Result<Vec<Word>, String> {
+        let out = self.put_in(raw, assigned)?;
+        self.expanded += out.bytes;
+        within(self.expanded)?;
+        Ok(out.words)
+    }
+
+    fn put_in(&self, raw: &[Raw], assigned: bool) -> Result<Out, String> {
+        let mut out = Out::default();
         for word in raw {
             self.word(word, assigned, &mut out)?;
         }
         Ok(out)
     }
 
-    fn word(&self, raw: &Raw, assigned: bool, out: &mut Vec<Word>) -> Result<(), String> {
+    fn word(&self, raw: &Raw, assigned: bool, out: &mut Out) -> Result<(), String> {
         let mut now = Word { text: String::new(), line: raw.line, open: false };
         let mut begun = false;
         for piece in &raw.pieces {
@@ -67,7 +104,7 @@ impl Variables {
                     }
                 }
                 Piece::Variable { name, default, quoted } => {
-                    let value = match (self.0.get(name), default) {
+                    let value = match (self.values.get(name), default) {
                         (Some(value), _) => Some(value.clone()),
                         (None, Some(default)) => Some(self.default(default)?),
                         (None, None) => None,
@@ -105,10 +142,10 @@ impl Variables {
                 }
                 Piece::Open => (now.open, begun) = (true, true),
             }
-            let length = now.text.len() + out.len();
-            if length > LONGEST {
+            if now.text.len() > LONGEST {
                 return Err(format!("a word becomes longer than {LONGEST} bytes"));
             }
+            within(now.text.len() + out.bytes)?;
         }
         if begun {
             out.push(now);
@@ -117,7 +154,7 @@ impl Variables {
     }
 
     /// Adds text to a word, which ends where the text has a space.
-    fn split(&self, text: &str, line: usize, now: &mut Word, begun: &mut bool, out: &mut Vec<Word>) {
+    fn split(&self, text: &str, line: usize, now: &mut Word, begun: &mut bool, out: &mut Out) {
         for c in text.chars() {
             if c.is_whitespace() {
                 if *begun {
@@ -140,7 +177,7 @@ impl Variables {
         let mut out = vec![];
         for item in items {
             if let lex::Item::Command(words) = item {
-                out.extend(self.words(&words, true)?);
+                out.extend(self.put_in(&words, true)?.words);
             }
         }
         Ok(out)
@@ -204,7 +241,7 @@ impl Sum<'_> {
     fn atom(&mut self) -> Option<i64> {
         if self.take(b"(").is_some() {
             self.depth += 1;
-            if self.depth > crate::import::syntax::DEEPEST {
+            if self.depth > DEEPEST {
                 return None;
             }
             let value = self.terms()?;
@@ -226,7 +263,7 @@ impl Sum<'_> {
         if let Ok(number) = word.parse() {
             return Some(number);
         }
-        match self.variables.0.get(&word)?.as_slice() {
+        match self.variables.values.get(&word)?.as_slice() {
             [one] if !one.open => one.text.parse().ok(),
             _ => None,
         }
