@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 use proptest::prelude::Rng;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 
+use crate::hostile;
 use crate::mutations;
 use crate::tidy::files;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 /// How long it looks where `WILD_MINUTES` does not say.
 const MINUTES: f64 = 30.0;
-/// Hostile scenarios of a round.
+/// Hostile scenarios of a round, behind those of single keys, which every run of the tests takes.
 const HOSTILE: u64 = 4_000;
 /// How long a fuzz target runs in a round.
 const FUZZED: Duration = Duration::from_secs(40);
@@ -125,6 +126,7 @@ impl Wild {
         command
             .args(["hostile::as_many", "--ignored", "--nocapture"])
             .env("HOSTILE_SEED", seed.to_string())
+            .env("HOSTILE_FROM", hostile::Ground::new().singles().to_string())
             .env("HOSTILE_CASES", HOSTILE.to_string());
         self.run(&format!("{HOSTILE} hostile scenarios of seed {seed}"), &mut command, |line| line.contains("case "));
     }
