@@ -328,6 +328,20 @@ fn kernels_that_nobody_predicted_are_counted() {
     assert_eq!((part.measured.count, part.shape), (12, Shape::matmul(77, 777, 7777)), "{report}");
 }
 
+/// Half the tokens: no matmul has a shape that was predicted.
+#[test]
+fn a_trace_of_another_job_is_asked_about() {
+    let of = scenario(4096);
+    let question = "is it of this scenario?";
+    let asked = |sequence: u64| {
+        let side = predicted(&scenario(sequence).1, 0).expect("rank 0");
+        let compared = compared(&of, &[(0, side)], 0);
+        text::report(&compared.about, &compared.gap, 400).contains(question)
+    };
+    assert!(asked(2048));
+    assert!(!asked(4096));
+}
+
 #[test]
 fn what_does_not_fit_together_is_refused_in_words() {
     let of = scenario(4096);

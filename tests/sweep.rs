@@ -338,6 +338,8 @@ fn a_file_of_rows_that_cannot_be_written_is_refused_first() {
     let said = folder.refuses(&["sweep", "tiny.toml", "--vary", "batch.micro=1", "--out", "./tiny.toml"]);
     assert!(said.contains("tiny.toml") && said.contains("would write it, too"), "{said}");
     assert_eq!(folder.read("tiny.toml"), TINY.as_bytes());
+    let said = folder.refuses(&["sweep", "tiny.toml", "--vary", "batch.micro=1", "--out", "-"]);
+    assert!(said.contains("--out keeps rows in a file") && said.contains("--csv -"), "{said}");
     let both = ["sweep", "tiny.toml", "--vary", "batch.micro=1", "--out", "rows", "--csv", "./rows"];
     assert!(folder.refuses(&both).contains("writes it already"));
 }

@@ -110,6 +110,19 @@ fn only_plain_tables_of_an_export_are_read() {
     assert!(fts.contains("CUPTI_ACTIVITY_KIND_KERNEL: expected a plain table, found a virtual table"), "{fts}");
     let long = of("long.sqlite", "update StringIds set value = hex(zeroblob(4194304))");
     assert!(long.contains("too big"), "{long}");
+    // Names without an index are looked for from the first to the last, for each kernel again.
+    let numbers = "with recursive n(i) as (select 1 union all select i + 1 from n where i < 8000)";
+    let slow = of(
+        "slow.sqlite",
+        &format!(
+            "drop table StringIds; create table StringIds (id integer, value text);
+            {numbers} insert into StringIds select i, 'k' from n;
+            create table one as select * from CUPTI_ACTIVITY_KIND_KERNEL limit 1;
+            {numbers} insert into CUPTI_ACTIVITY_KIND_KERNEL select one.* from one, n;
+            update CUPTI_ACTIVITY_KIND_KERNEL set demangledName = rowid"
+        ),
+    );
+    assert!(slow.contains("interrupted"), "{slow}");
     // A file whose name means something in a URI is that file.
     std::fs::copy(small("nsight.sqlite"), folder.path.join("a b#1%20?x=y.sqlite")).unwrap();
     assert_eq!(json(&folder, &["a b#1%20?x=y.sqlite"])["format"], "Nsight Systems (SQLite)");

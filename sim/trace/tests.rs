@@ -320,6 +320,29 @@ fn a_time_that_no_clock_shows_is_refused_and_minus_one_is_what_had_not_ended() {
     assert_eq!(trace("-1").expect("some versions write it").kernels[0].duration, 0);
 }
 
+/// A field of a protocol buffer that holds bytes.
+fn field(tag: u8, bytes: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(bytes.len()).expect("it is short");
+    [&[tag << 3 | 2, length], bytes].concat()
+}
+
+/// One instruction of a TPU that takes so long, as `xplane.proto` has it.
+fn one_instruction(duration_ps: i64) -> Vec<u8> {
+    let mut varint = vec![];
+    prost::encoding::encode_varint(duration_ps.cast_unsigned(), &mut varint);
+    let event = [&[1 << 3, 1, 3 << 3], &varint[..]].concat();
+    let line = [field(2, b"XLA Ops"), field(4, &event)].concat();
+    let kind = [&[1 << 3, 1], &field(2, &field(2, b"dot.1"))[..]].concat();
+    field(1, &[field(2, b"/device:TPU:0"), field(3, &line), field(4, &kind)].concat())
+}
+
+#[test]
+fn an_instruction_that_ends_before_it_begins_is_refused() {
+    assert_eq!(read_bytes(&one_instruction(1_000)).expect("it is a trace").kernels.len(), 1);
+    let error = read_bytes(&one_instruction(-1_000)).expect_err("it cannot be").to_string();
+    assert!(error.contains("it takes -1000 ps: expected zero or more"), "{error}");
+}
+
 #[test]
 fn keys_come_in_any_order_and_numbers_may_be_infinite() {
     let text =
