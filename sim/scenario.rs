@@ -29,6 +29,7 @@ mod idle;
 mod internevo;
 mod interrupted;
 mod interruptions;
+#[macro_use]
 pub mod keys;
 mod length;
 mod limits;

@@ -142,6 +142,35 @@ impl<'t> Node<'t> {
         }
     }
 
+    /// The table with what it leaves out from another, tables within them key by key; what comes from there stands at one place.
+    #[must_use]
+    pub fn over(&self, below: &Node<'t>, at: &Range<usize>) -> Node<'t> {
+        let (Kind::Table(own), Kind::Table(more)) = (&self.value, &below.value) else { return self.clone() };
+        let mut pairs = own.clone();
+        for pair in more {
+            match pairs.iter_mut().find(|known| known.key == pair.key) {
+                Some(known) => known.value = known.value.over(&pair.value, at),
+                None => pairs.push(Pair { key: pair.key.clone(), at: at.clone(), value: pair.value.at(at) }),
+            }
+        }
+        Node { value: Kind::Table(pairs), at: self.at.clone() }
+    }
+
+    /// The same value, all of it at one place.
+    fn at(&self, at: &Range<usize>) -> Node<'t> {
+        let value = match &self.value {
+            Kind::List(list) => Kind::List(list.iter().map(|node| node.at(at)).collect()),
+            Kind::Table(pairs) => Kind::Table(
+                pairs
+                    .iter()
+                    .map(|pair| Pair { key: pair.key.clone(), at: at.clone(), value: pair.value.at(at) })
+                    .collect(),
+            ),
+            other => other.clone(),
+        };
+        Node { value, at: at.clone() }
+    }
+
     fn plain(&self) -> Option<Value> {
         Some(match &self.value {
             Kind::Flag(flag) => Value::Boolean(*flag),

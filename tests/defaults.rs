@@ -1,12 +1,13 @@
 //! What is taken for keys that a file leaves out is what the framework takes, and the table says where its source says so.
 //!
-//! `defaults.tsv` has a line for each runtime and key: what is taken, of which release, and the line or function. Values that follow
+//! A key's declaration has, for each runtime, what is taken, of which release, and the line or function. Values that follow
 //! from the job's size are `by size`; several values, where they follow from the machine or from other keys, are joined by `or`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use windtunnel::scenario::{Assumption, Scenario};
 
+use crate::keys::rows;
 use crate::make::{self, MEGATRON, TINY, replaced};
 
 /// Small plans of every runtime which leave open what they can.
@@ -94,31 +95,38 @@ fn taken(scenario: &Scenario) -> impl Iterator<Item = (&str, String)> {
 
 #[test]
 fn every_default_is_the_frameworks_and_its_source_is_known() {
-    let table: BTreeMap<(&str, &str), Vec<&str>> = include_str!("../sim/scenario/keys/defaults.tsv")
-        .lines()
-        .skip(1)
-        .map(|line| {
-            let fields: Vec<&str> = line.split('\t').collect();
-            let [runtime, key, values, framework, source] = fields[..] else { panic!("{line}") };
-            assert!(!framework.is_empty() && source.len() > 8, "{line}: where does that stand?");
-            ((runtime, key), values.split(" or ").collect())
-        })
-        .collect();
+    let mut table: BTreeMap<(&str, String), Vec<&str>> = BTreeMap::new();
+    for (of, key) in rows() {
+        for preset in key.defaults {
+            let path = of.path(key);
+            let is_sourced = !preset.release.is_empty() && preset.place.len() > 8;
+            assert!(is_sourced, "{path} = {}: where does that stand?", preset.value);
+            for framework in preset.frameworks {
+                let other = table.insert((framework, path.clone()), preset.value.split(" or ").collect());
+                assert!(other.is_none(), "{framework}: {path} has two defaults");
+            }
+        }
+    }
     let mut met: BTreeSet<(String, String)> = BTreeSet::new();
     for text in plans() {
         let scenario = make::parse(&text);
         let runtime = scenario.runtime.written();
         for (key, value) in taken(&scenario) {
-            let Some(values) = table.iter().find_map(|(known, values)| (*known == (runtime, key)).then_some(values))
+            let Some(values) =
+                table.iter().find_map(|(known, values)| (known.0 == runtime && known.1 == key).then_some(values))
             else {
-                panic!("{runtime}: {key} = {value} is taken, and defaults.tsv does not say on what grounds");
+                panic!("{runtime}: {key} = {value} is taken, and the key's declaration does not say on what grounds");
             };
             let expected = values.contains(&value.as_str()) || values[..] == ["by size"];
-            assert!(expected, "{runtime}: {key} = {value} is taken, and defaults.tsv has {}", values.join(" or "));
+            assert!(
+                expected,
+                "{runtime}: {key} = {value} is taken, and the key's declaration has {}",
+                values.join(" or ")
+            );
             met.insert((runtime.to_owned(), key.to_owned()));
         }
     }
     let never: Vec<_> =
         table.keys().filter(|(runtime, key)| !met.contains(&(runtime.to_string(), key.to_string()))).collect();
-    assert!(never.is_empty(), "defaults.tsv speaks of what no plan leaves open: {never:?}");
+    assert!(never.is_empty(), "defaults that no plan leaves open: {never:?}");
 }

@@ -14,7 +14,7 @@ fn a_key_is_explained_with_its_values_its_default_and_an_example() {
     let text = said("fsdp.reshard_after_forward");
     for part in [
         "takes         true, false, or a number of ranks",
-        "true under fsdp1, fsdp2",
+        "true under fsdp2, fsdp1",
         "PyTorch 2.15.0",
         "read by       fsdp2, fsdp1",
         "xla: nothing is wrapped",

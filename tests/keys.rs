@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use rayon::prelude::*;
-use windtunnel::scenario::keys::{Key, Kind, TABLES, Table, example, presets, words};
+use windtunnel::scenario::keys::{Key, Kind, TABLES, Table, example, words};
 use windtunnel::scenario::{Runtime, Scenario, ScenarioError};
 
 use crate::defaults;
@@ -165,9 +165,9 @@ fn cell(text: &str) -> String {
 fn sources(table: &Table) -> String {
     let mut list = String::new();
     for key in table.keys {
-        for shared in presets::shared(&table.path(key)) {
-            let (value, frameworks) = (words::value(shared.value), shared.frameworks.join(", "));
-            let _ = writeln!(list, "- `{}` is {value} under {frameworks}: {}.", key.name, shared.source);
+        for preset in key.defaults {
+            let (value, frameworks) = (words::value(preset.value), preset.frameworks.join(", "));
+            let _ = writeln!(list, "- `{}` is {value} under {frameworks}: {}.", key.name, preset.source());
         }
     }
     list
@@ -210,15 +210,14 @@ fn page() -> String {
         page +=
             "| key | what it says | type | values | default | frameworks | example |\n|---|---|---|---|---|---|---|\n";
         for key in table.keys {
-            let path = table.path(key);
             let cells = [
                 format!("`{}`", key.name),
                 words::about(key),
                 key.kind.word().to_owned(),
                 key.kind.values(),
-                words::defaults(&path),
+                words::defaults(key),
                 words::frameworks(key.read_by),
-                format!("`{} = {}`", key.name, example::example(&path, key)),
+                format!("`{} = {}`", key.name, example::example(key)),
             ];
             let _ = writeln!(page, "| {} |", cells.map(|text| cell(&text)).join(" | "));
         }
@@ -242,7 +241,7 @@ fn an_example_is_a_value_that_a_framework_takes() {
         .into_par_iter()
         .filter_map(|(table, key)| {
             let path = table.path(key);
-            let line: toml::Table = format!("v = {}", example::example(&path, key)).parse().unwrap();
+            let line: toml::Table = format!("v = {}", example::example(key)).parse().unwrap();
             let of_readers = key.read_by.iter().flat_map(|framework| &plans[framework]);
             let mut said = of_readers.map(|plan| {
                 let file = keys::set(plan, &path, line["v"].clone()).to_string();
@@ -261,7 +260,4 @@ fn an_example_is_a_value_that_a_framework_takes() {
 #[test]
 fn the_reference_of_keys_is_written_from_the_table() {
     fresh("docs/keys.md", &page(), "the table of keys");
-    let known = names();
-    let strange: Vec<&str> = presets::presets().map(|preset| preset.key).filter(|key| !known.contains(*key)).collect();
-    assert!(strange.is_empty(), "defaults.tsv speaks of keys that the table does not have: {strange:?}");
 }

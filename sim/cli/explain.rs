@@ -9,7 +9,7 @@ use windtunnel::model::huggingface::shipped;
 use windtunnel::near;
 use windtunnel::report;
 use windtunnel::scenario::Runtime;
-use windtunnel::scenario::keys::{Key, Kind, TABLES, Table, example, presets, words};
+use windtunnel::scenario::keys::{Key, Kind, TABLES, Table, example, words};
 
 /// Explain a key of a scenario, a table of keys, or the code of a refusal.
 #[derive(Debug, clap::Args)]
@@ -147,17 +147,16 @@ fn of_key(table: &'static Table, key: &Key) -> String {
         kind => format!("{}: {values}", kind.word()),
     };
     field("takes", &takes);
-    let defaults = presets::shared(&path);
-    for shared in &defaults {
-        let frameworks = words::frameworks(&shared.frameworks);
-        let value = shared.value.replace("by size", "by the size of the job");
-        field("default", &format!("{value} under {frameworks} ({})", shared.source));
+    for preset in key.defaults {
+        let frameworks = words::frameworks(preset.frameworks);
+        let value = preset.value.replace("by size", "by the size of the job");
+        field("default", &format!("{value} under {frameworks} ({})", preset.source()));
     }
     field("read by", &words::frameworks(key.read_by));
     for (frameworks, instead) in words::elsewhere(table, key) {
         field("not read by", &format!("{}: {instead}", frameworks.join(", ")));
     }
-    let line = format!("{} = {}", key.name, example::example(&path, key));
+    let line = format!("{} = {}", key.name, example::example(key));
     let head = if table.name.is_empty() { String::new() } else { format!("    [{}]\n", table.name) };
     let _ = writeln!(text, "\n  For example:\n\n{head}    {line}");
     text

@@ -1,80 +1,88 @@
 //! Every key that a scenario may have: what it takes, which frameworks read it, and what to write where one does not.
 //!
-//! To add a key: a field in `written/` and a row in `keys/`; a test fails where only one of them has it. A framework refuses every key
-//! that its rows do not name ([`super::foreign`]), `docs/keys.md` and `docs/schema/scenario.json` are written from this table, and so is the order of tables in
+//! A key is declared once, in a file of `keys/`: its type, what it says, who reads it, an example, and every default with its source. A framework
+//! refuses every key that does not name it ([`super::foreign`]), `docs/keys.md` and `docs/schema/scenario.json` are written from this table, and so is the order of tables in
 //! scenarios that a program writes.
 
 use std::sync::LazyLock;
 
-pub mod example;
-mod failures;
-mod job;
-mod megatron;
-pub mod presets;
-mod pytorch;
-mod ranks;
-mod readers;
-mod row;
-mod small;
-mod torch_xla;
-mod trained;
-mod training;
-pub mod words;
-mod xla;
-mod zero;
+#[macro_use]
+mod macros;
 
+pub(super) mod attention;
+pub(super) mod batch;
+pub(super) mod checkpointing;
+pub(super) mod compile;
+pub(super) mod documents;
+pub(super) mod dpo;
+pub mod example;
+pub(super) mod experts;
+pub(super) mod failures;
+pub(super) mod float8;
+pub(super) mod framework;
+pub(super) mod internevo;
+pub(super) mod loss;
+pub(super) mod measured;
+pub(super) mod megatron;
+pub(super) mod memory;
+pub(super) mod mesh;
+pub(super) mod model;
+pub(super) mod nanotron;
+pub(super) mod optimizer;
+pub(super) mod precision;
+pub(super) mod ranks;
+pub(super) mod readers;
+pub(super) mod readings;
+pub(super) mod row;
+pub(super) mod sharding;
+pub(super) mod takes;
+pub(super) mod topology;
+pub(super) mod torch_xla;
+pub(super) mod trained;
+pub mod words;
+pub(super) mod xla;
+pub(super) mod zero;
+
+use super::written;
 use crate::near::did_you_mean;
 pub(super) use row::instead;
-pub use row::{Choice, Group, Key, Kind, Table};
-
-/// The keys at the top of a file.
-const TOP: Table = Table {
-    name: "",
-    help: "The keys at the top of the file.",
-    group: Group::Sharding,
-    owner: None,
-    instead: &[],
-    keys: &[
-        Key::new("description", Kind::Text, readers::ALL, "What the run is, for reports."),
-        Key::new("runtime", Kind::Text, readers::ALL, "The framework: `fsdp2`, `megatron`, …."),
-    ],
-};
+pub use row::{Choice, Group, Key, Kind, Preset, Table};
 
 /// All tables, in the order that people write them.
 pub const TABLES: [&Table; 33] = [
-    &TOP,
-    &job::TOPOLOGY_KEYS,
-    &job::MODEL_KEYS,
-    &job::MESH_KEYS,
-    &job::PIPELINE_KEYS,
-    &job::BATCH_KEYS,
-    &job::TENSOR_PARALLEL_KEYS,
-    &job::PRECISION_KEYS,
-    &megatron::MEGATRON_KEYS,
-    &small::INTERNEVO_KEYS,
-    &small::NANOTRON_KEYS,
-    &xla::XLA_KEYS,
-    &torch_xla::TORCH_XLA_KEYS,
-    &zero::ZERO_KEYS,
-    &pytorch::FSDP_KEYS,
-    &pytorch::FSDP1_KEYS,
-    &pytorch::DDP_KEYS,
-    &pytorch::COMPILE_KEYS,
-    &pytorch::FLOAT8_KEYS,
-    &trained::TRAINED_KEYS,
-    &trained::LORA_KEYS,
-    &trained::DPO_KEYS,
-    &pytorch::ACTIVATION_CHECKPOINTING_KEYS,
-    &pytorch::ATTENTION_KEYS,
-    &training::LOSS_KEYS,
-    &training::OPTIMIZER_KEYS,
-    &training::LOOP_KEYS,
-    &training::FRAMEWORK_KEYS,
-    &training::MEMORY_KEYS,
-    &ranks::RANKS_KEYS,
-    &failures::FAILURES_KEYS,
-    &failures::CHECKPOINT_KEYS,
-    &job::MEASURED_KEYS,
+    &written::Scenario::TABLE,
+    &written::Topology::TABLE,
+    &written::Model::TABLE,
+    &written::Mesh::TABLE,
+    &written::Pipeline::TABLE,
+    &written::Batch::TABLE,
+    &written::TensorParallel::TABLE,
+    &written::Precision::TABLE,
+    &written::Megatron::TABLE,
+    &written::InternEvo::TABLE,
+    &written::Nanotron::TABLE,
+    &written::Xla::TABLE,
+    &written::TorchXla::TABLE,
+    &written::Zero::TABLE,
+    &written::Fsdp::TABLE,
+    &written::Fsdp1::TABLE,
+    &written::Ddp::TABLE,
+    &written::Compile::TABLE,
+    &written::Float8::TABLE,
+    &written::Trained::TABLE,
+    &written::Lora::TABLE,
+    &written::Dpo::TABLE,
+    &written::Checkpointing::TABLE,
+    &written::Attention::TABLE,
+    &written::Loss::TABLE,
+    &written::Optimizer::TABLE,
+    &written::Loop::TABLE,
+    &written::Framework::TABLE,
+    &written::Memory::TABLE,
+    &written::Ranks::TABLE,
+    &written::Failures::TABLE,
+    &written::Checkpoint::TABLE,
+    &written::Measured::TABLE,
 ];
 
 /// The JSON Schema of a scenario, `docs/schema/scenario.json`: with it an editor completes and checks scenario files.

@@ -12,7 +12,7 @@ use super::entry::Runtime;
 use super::error::ScenarioError;
 use super::reader::Reader;
 use super::written;
-use crate::tables::{self, Node};
+use crate::tables;
 
 /// Releases, by the name that a scenario writes.
 const SHIPPED: [(&str, &str); 3] = [
@@ -97,17 +97,19 @@ pub(super) fn fill(
             table.insert(name.to_owned(), value.clone());
         }
     }
-    let below = written::Defaults::deserialize(&Node::from(&below)).expect("a test reads every release's defaults");
-    scenario.fill(below, &at.span());
+    *scenario = reader.source.written_over(&below, &at.span()).expect("a test reads every release's defaults");
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::source::Source;
     use super::*;
 
     #[test]
     fn every_release_is_read_and_each_of_its_defaults_is_a_key_with_a_line_of_source() {
+        let small = "runtime = \"\"\ntopology = { name = \"\" }\nmodel = {}\nmesh = {}\nbatch = { sequence = 1 }";
+        let small = Source::parse(small).expect("it is TOML");
         for (name, _) in SHIPPED {
             let Release { runtimes, defaults } = release(name).expect("it is shipped");
             assert!(runtimes.iter().all(|runtime| Runtime::find(runtime).is_some()), "{name}: {runtimes:?}");
@@ -115,11 +117,9 @@ mod tests {
                 assert!(runtimes.iter().flatten().all(|runtime| Runtime::find(runtime).is_some()), "{name}: {key}");
                 assert!(with.is_none_or(|with| defaults.contains_key(&with)), "{name}: {key}");
                 let (table, key) = key.split_once('.').expect("a key has its table");
-                let mut inner = Table::new();
-                inner.insert(key.to_owned(), value);
-                let mut outer = Table::new();
-                outer.insert(table.to_owned(), Value::Table(inner));
-                let read: Result<written::Defaults, _> = written::Defaults::deserialize(&Node::from(&outer));
+                let inner = Table::from_iter([(key.to_owned(), value)]);
+                let outer = Table::from_iter([(table.to_owned(), Value::Table(inner))]);
+                let read = small.written_over(&outer, &(0..0));
                 assert!(read.is_ok(), "{name}: {outer}: {read:?}");
                 assert!(source.contains(".py:") || source.contains(".toml:"), "{name}: {key}: {source}");
             }

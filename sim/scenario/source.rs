@@ -1,6 +1,7 @@
 //! What a scenario is read from: the text of a file, whose keys have places, or a draft's table, whose keys have none.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use serde::Deserialize;
 use toml::de::DeTable;
@@ -54,6 +55,11 @@ impl<'t> Source<'t> {
     /// The scenario as written.
     pub fn written(&self) -> Result<written::Scenario, Unread> {
         written::Scenario::deserialize(&self.keys)
+    }
+
+    /// The same, with what it leaves out from a table of tables, at one place.
+    pub fn written_over(&self, below: &Table, at: &Range<usize>) -> Result<written::Scenario, Unread> {
+        written::Scenario::deserialize(&self.keys.over(&Node::from(below), at))
     }
 
     /// The keys with their values; none where a value is larger than any that is accepted.

@@ -4,8 +4,7 @@ use serde_json::{Map, Value, json};
 use windtunnel::hardware;
 use windtunnel::model::huggingface::shipped;
 use windtunnel::scenario::Runtime;
-use windtunnel::scenario::keys::presets::{self, Shared};
-use windtunnel::scenario::keys::{Choice, Key, Kind, TABLES};
+use windtunnel::scenario::keys::{Choice, Key, Kind, Preset, TABLES};
 
 use crate::keys::rows;
 
@@ -14,7 +13,7 @@ const REQUIRED: [(&str, &[&str]); 3] =
     [("", &["runtime", "topology", "model", "mesh", "batch"]), ("topology", &["name"]), ("batch", &["sequence"])];
 
 /// The value that every framework takes, as JSON, where they agree and it is one.
-fn default(defaults: &[Shared]) -> Option<Value> {
+fn default(defaults: &[Preset]) -> Option<Value> {
     let first = defaults.first()?.value;
     let one = defaults.iter().all(|default| default.value == first) && first != "by size" && !first.contains(" or ");
     let table: toml::Table = format!("v = {first}").parse().ok().filter(|_| one)?;
@@ -22,13 +21,14 @@ fn default(defaults: &[Shared]) -> Option<Value> {
 }
 
 /// What an editor shows of a key.
-fn description(key: &Key, defaults: &[Shared]) -> String {
+fn description(key: &Key, defaults: &[Preset]) -> String {
     let mut text = key.help.to_owned();
     if key.read_by.len() < Runtime::ALL.len() {
         text += &format!("\n\nRead by {}.", key.read_by.join(", "));
     }
-    for Shared { value, frameworks, source } in defaults {
-        text += &format!("\n\nDefault of {}: {value} ({source}).", frameworks.join(", "));
+    for preset in defaults {
+        let (value, source) = (preset.value, preset.source());
+        text += &format!("\n\nDefault of {}: {value} ({source}).", preset.frameworks.join(", "));
     }
     text
 }
@@ -155,10 +155,9 @@ pub fn schema() -> Value {
     let mut root = json!({"properties": {}});
     for (of, key) in rows() {
         let path = of.path(key);
-        let known = presets::shared(&path);
         let mut schema = takes(&path, key.kind);
-        schema["description"] = description(key, &known).into();
-        if let Some(value) = default(&known) {
+        schema["description"] = description(key, key.defaults).into();
+        if let Some(value) = default(key.defaults) {
             schema["default"] = value;
         }
         put(&mut root, &path, schema);

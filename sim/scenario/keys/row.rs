@@ -1,7 +1,7 @@
 //! What a row of the table of keys says.
 
 /// A table of a scenario file; the keys at the top of the file are in one without a name.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Table {
     /// As in its header, without brackets.
     pub name: &'static str,
@@ -28,8 +28,33 @@ pub struct Key {
     pub read_by: &'static [&'static str],
     /// What it says, in a line.
     pub help: &'static str,
+    /// A value to write, in TOML, where its kind does not have one.
+    pub(super) example: Option<&'static str>,
+    /// What frameworks take where the file leaves it out.
+    pub defaults: &'static [Preset],
     /// What to write instead, where the key says more than its table.
     pub(in crate::scenario) instead: &'static [Instead],
+}
+
+/// A default that some frameworks share, for the same reason.
+#[derive(Clone, Copy, Debug)]
+pub struct Preset {
+    /// Who has it, as scenarios name them.
+    pub frameworks: &'static [&'static str],
+    /// The value in TOML; `by size` where it follows from the job's size, and several joined by `or` where it follows from the machine
+    /// or from other keys.
+    pub value: &'static str,
+    /// The release that has it, or `none`.
+    pub release: &'static str,
+    /// The line or function that says so.
+    pub place: &'static str,
+}
+
+impl Preset {
+    /// The release and the place in it; of what follows from the job, the reason alone.
+    pub fn source(&self) -> String {
+        if self.release == "none" { self.place.to_owned() } else { format!("{}: {}", self.release, self.place) }
+    }
 }
 
 /// Frameworks, and what to write under them instead of what they do not read.
@@ -117,14 +142,54 @@ impl Group {
     }
 }
 
+/// A whole number from one to another.
+pub(super) const fn between(least: i64, most: i64) -> Kind {
+    Kind::Count(Some((least, most)))
+}
+
+/// A word, with what stands beside it if anything does.
+pub(in crate::scenario) const fn choice(word: &'static str, beside: &[&'static str]) -> Choice {
+    match beside {
+        [] => Choice::Word(word),
+        [what, ..] => Choice::With(word, what),
+    }
+}
+
+/// Keys of several structs, one after the other.
+pub(super) const fn joined<const N: usize>(parts: &[&[Key]]) -> [Key; N] {
+    let mut all = [parts[0][0]; N];
+    let (mut part, mut at) = (0, 0);
+    while part < parts.len() {
+        let mut of = 0;
+        while of < parts[part].len() {
+            all[at] = parts[part][of];
+            (of, at) = (of + 1, at + 1);
+        }
+        part += 1;
+    }
+    all
+}
+
 impl Key {
-    pub(super) const fn new(
+    pub(in crate::scenario) const fn new(
         name: &'static str,
         kind: Kind,
         read_by: &'static [&'static str],
         help: &'static str,
     ) -> Key {
-        Key { name, kind, read_by, help, instead: &[] }
+        Key { name, kind, read_by, help: help.trim_ascii(), example: None, defaults: &[], instead: &[] }
+    }
+
+    pub(super) const fn named(self, name: &'static str) -> Key {
+        Key { name, ..self }
+    }
+
+    pub(in crate::scenario) const fn such_as(self, example: &'static str) -> Key {
+        Key { example: Some(example), ..self }
+    }
+
+    pub(in crate::scenario) const fn defaults(self, defaults: &'static [Preset]) -> Key {
+        Key { defaults, ..self }
     }
 
     pub(super) const fn instead(self, instead: &'static [Instead]) -> Key {
@@ -138,6 +203,27 @@ impl Key {
 }
 
 impl Table {
+    pub(in crate::scenario) const fn new(
+        name: &'static str,
+        help: &'static str,
+        group: Group,
+        keys: &'static [Key],
+    ) -> Table {
+        Table { name, help: help.trim_ascii(), group, owner: None, instead: &[], keys }
+    }
+
+    pub(super) const fn owner(self, owner: &'static str) -> Table {
+        Table { owner: Some(owner), ..self }
+    }
+
+    pub(super) const fn instead(self, instead: &'static [Instead]) -> Table {
+        Table { instead, ..self }
+    }
+
+    pub(super) const fn keys(self, keys: &'static [Key]) -> Table {
+        Table { keys, ..self }
+    }
+
     /// Whether a framework reads any key of it.
     pub fn is_read_by(&self, framework: &str) -> bool {
         self.keys.iter().any(|key| key.is_read_by(framework))

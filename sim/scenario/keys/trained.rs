@@ -1,111 +1,87 @@
-//! The tables of what is trained and of adapters.
+//! `[trained]` and `[lora]` as written.
 
-use super::readers::{ADAPTERS, MEGATRON, OTHERS, PAIRS, PYTORCH};
-use super::row::Choice::Word;
-use super::row::Kind::{Choice, Count, Flag, List, Number};
-use super::row::{Group, Instead, Key, Table};
+use serde::Deserialize;
+use toml::Spanned;
 
-const INSTEAD: &[Instead] = &[
-    (
-        MEGATRON,
-        "frozen parameters are simulated under FSDP2 and on one device, not under Megatron-Core: remove the table",
-    ),
-    (OTHERS, "frozen parameters are simulated under FSDP2 and on one device: remove the table"),
-];
+use super::readers::{ADAPTERS, MEGATRON, OTHERS, PYTORCH};
+use super::row::between;
+use crate::program::DType;
 
-const INSTEAD_OF_ADAPTERS: &[Instead] = &[
-    (
-        &["megatron"],
-        "adapters under Megatron-Core are those of NeMo and Megatron-Bridge, in the activations' type: remove the key",
-    ),
-    (&["deepspeed"], "adapters are simulated under Megatron-Core, FSDP2 and on one device: remove the table"),
-    (OTHERS, "adapters are simulated under Megatron-Core, FSDP2 and on one device: remove the table"),
-];
+words! {
+    /// Parts of a model that can be frozen.
+    #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+    pub enum Part {
+        /// Tables of words and positions.
+        Embedding = "embedding",
+        /// All layers.
+        Layers = "layers",
+        /// The final norm.
+        Norm = "norm",
+        /// The head.
+        Head = "head",
+    }
+}
 
-/// `[trained]`
-pub(super) const TRAINED_KEYS: Table = Table {
-    name: "trained",
-    help: "Which parts of the model are trained; all of it where this is left out.",
-    group: Group::Model,
-    owner: None,
-    instead: INSTEAD,
-    keys: &[
-        Key::new("freeze", List(&["embedding", "layers", "norm", "head"]), PYTORCH, "Parts that are frozen."),
-        Key::new(
-            "last_layers",
-            Count(Some((0, 1 << 20))),
-            PYTORCH,
-            "How many layers, counted from the last, are trained; the others are frozen.",
-        ),
-        Key::new(
-            "input_gradients",
-            Flag,
-            PYTORCH,
-            "`enable_input_require_grads`: whether the embedding's result gets a gradient though nothing below it is trained.",
-        ),
-    ],
-};
+keys! {
+    /// Which parts of the model are trained; all of it where this is left out.
+    #[derive(Debug, Deserialize)]
+    ["trained"] Trained in Model.instead(&[
+        (MEGATRON, "frozen parameters are simulated under FSDP2 and on one device, not under Megatron-Core: remove the table"),
+        (OTHERS, "frozen parameters are simulated under FSDP2 and on one device: remove the table"),
+    ]);
 
-/// `[lora]`
-pub(super) const LORA_KEYS: Table = Table {
-    name: "lora",
-    help: "Low-rank adapters beside linears of all layers. Everything else is frozen.",
-    group: Group::Model,
-    owner: None,
-    instead: INSTEAD_OF_ADAPTERS,
-    keys: &[
-        Key::new("rank", Count(Some((1, 1 << 16))), ADAPTERS, "`r`: rank of the adapters."),
-        Key::new("alpha", Number, ADAPTERS, "`lora_alpha`: scales their result. It changes neither time nor memory."),
-        Key::new("dropout", Number, ADAPTERS, "`lora_dropout`: the share of their input that dropout zeroes."),
-        Key::new(
-            "modules",
-            List(&[]),
-            ADAPTERS,
-            "`target_modules`: linears that have adapters, such as `q_proj`, `linear_qkv`, or `all-linear`.",
-        ),
-        Key::new(
-            "implementation",
-            Choice(&[Word("torchtune"), Word("peft")]),
-            PYTORCH,
-            "Whose modules run: they differ in casts and in what is kept.",
-        ),
-        Key::new(
-            "dtype",
-            Choice(&[Word("bf16"), Word("fp16"), Word("fp32"), Word("fp8"), Word("int32"), Word("int64")]),
-            PYTORCH,
-            "The type adapters are stored and multiplied in.",
-        ),
-        Key::new(
-            "base",
-            Choice(&[Word("plain"), Word("nf4")]),
-            PYTORCH,
-            "How the layers' frozen linears are stored: as they are, or in NF4 with quantized scales (bitsandbytes).",
-        ),
-    ],
-};
+    /// Parts that are frozen.
+    freeze: Option<Spanned<Vec<Part>>> => PYTORCH.such_as("[\"embedding\"]");
+    /// How many layers, counted from the last, are trained; the others are frozen.
+    last_layers: Option<Spanned<i64>> as between(0, 1 << 20) => PYTORCH.such_as("4");
+    /// `enable_input_require_grads`: whether the embedding's result gets a gradient though nothing below it is
+    /// trained.
+    input_gradients: Option<Spanned<bool>> => PYTORCH;
+}
 
-/// `[dpo]`
-pub(super) const DPO_KEYS: Table = Table {
-    name: "dpo",
-    help: "Direct preference optimization (DPO): a loss over pairs of sequences, one chosen and one rejected, against a reference model. \
-           `batch.micro` then counts pairs. `[loss]` is not read.",
-    group: Group::Model,
-    owner: None,
-    instead: &[(OTHERS, "preference optimization is simulated under FSDP2 and on one device: remove the table")],
-    keys: &[
-        Key::new(
-            "reference",
-            Choice(&[Word("model"), Word("adapters_off"), Word("precomputed")]),
-            PAIRS,
-            "What the policy is compared with. model: a second model, which runs forward without gradients. adapters_off: the policy \
-             without its adapters (`[lora]`). precomputed: log-probabilities that come with the data (`precompute_ref_log_probs`).",
-        ),
-        Key::new(
-            "implementation",
-            Choice(&[Word("trl"), Word("torchtune")]),
-            PAIRS,
-            "Whose trainer computes log-probabilities and loss, which decides how many copies of the logits are held. trl: `DPOTrainer` \
-             of TRL 1.13. torchtune: the recipes of torchtune 0.6.1.",
-        ),
-    ],
-};
+words! {
+    /// Whose forward adapters have.
+    #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+    pub enum LoraCode {
+        /// torchtune's.
+        Torchtune = "torchtune",
+        /// peft's.
+        Peft = "peft",
+    }
+}
+
+words! {
+    /// How frozen weights are stored.
+    #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+    pub enum BaseWeights {
+        /// As they are.
+        Plain = "plain",
+        /// In NF4 by bitsandbytes.
+        Nf4 = "nf4",
+    }
+}
+
+keys! {
+    /// Low-rank adapters beside linears of all layers. Everything else is frozen.
+    #[derive(Debug, Deserialize)]
+    ["lora"] Lora in Model.instead(&[
+        (&["megatron"], "adapters under Megatron-Core are those of NeMo and Megatron-Bridge, in the activations' type: remove the key"),
+        (&["deepspeed"], "adapters are simulated under Megatron-Core, FSDP2 and on one device: remove the table"),
+        (OTHERS, "adapters are simulated under Megatron-Core, FSDP2 and on one device: remove the table"),
+    ]);
+
+    /// `r`: rank of the adapters.
+    rank: Spanned<i64> as between(1, 1 << 16) => ADAPTERS.such_as("16");
+    /// `lora_alpha`: scales their result. It changes neither time nor memory.
+    alpha: Option<Spanned<f64>> => ADAPTERS.such_as("32.0");
+    /// `lora_dropout`: the share of their input that dropout zeroes.
+    dropout: Option<Spanned<f64>> => ADAPTERS.such_as("0.05");
+    /// `target_modules`: linears that have adapters, such as `q_proj`, `linear_qkv`, or `all-linear`.
+    modules: Spanned<Vec<Spanned<String>>> => ADAPTERS.such_as("[\"all-linear\"]");
+    /// Whose modules run: they differ in casts and in what is kept.
+    implementation: Option<LoraCode> => PYTORCH;
+    /// The type adapters are stored and multiplied in.
+    dtype: Option<Spanned<DType>> => PYTORCH;
+    /// How the layers' frozen linears are stored: as they are, or in NF4 with quantized scales (bitsandbytes).
+    base: Option<Spanned<BaseWeights>> => PYTORCH;
+}

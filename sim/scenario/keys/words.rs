@@ -1,7 +1,8 @@
 //! What the table of keys says of a key, in words: for `docs/keys.md` and for `windtunnel explain`.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::super::entry::Runtime;
-use super::presets::{self, Preset};
 use super::row::{Choice, Key, Kind, Table, instead};
 
 impl Kind {
@@ -71,22 +72,17 @@ pub fn value(value: &str) -> String {
 }
 
 /// All defaults of a key in Markdown, with the frameworks that have them where they differ.
-pub fn defaults(path: &str) -> String {
-    let mut all: Vec<(&str, Vec<&str>)> = vec![];
-    let mut presets: Vec<Preset> = presets::presets().filter(|preset| preset.key == path).collect();
-    presets.sort_by_key(|preset| preset.value);
-    for preset in presets {
-        match all.last_mut().filter(|(value, _)| *value == preset.value) {
-            Some((_, frameworks)) => frameworks.push(preset.framework),
-            None => all.push((preset.value, vec![preset.framework])),
-        }
+pub fn defaults(key: &Key) -> String {
+    let mut all: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for preset in key.defaults {
+        all.entry(preset.value).or_default().extend(preset.frameworks);
     }
-    match &all[..] {
-        [(one, _)] => value(one),
-        all => {
-            let each = all.iter().map(|(one, names)| format!("{} ({})", value(one), names.join(", ")));
-            each.collect::<Vec<_>>().join("; ")
-        }
+    let each = |(one, names): (&&str, &BTreeSet<&str>)| {
+        format!("{} ({})", value(one), names.iter().copied().collect::<Vec<_>>().join(", "))
+    };
+    match all.len() {
+        1 => all.keys().map(|one| value(one)).collect(),
+        _ => all.iter().map(each).collect::<Vec<_>>().join("; "),
     }
 }
 
