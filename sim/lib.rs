@@ -114,7 +114,7 @@ pub mod json {
 /// Every key that a scenario may have: what it takes, and which frameworks read it.
 pub mod keys {
     #[doc(inline)]
-    pub use crate::scenario::keys::{Choice, Group, Key, Kind, SCHEMA, TABLES, Table, table};
+    pub use crate::scenario::keys::{Choice, Group, Key, Kind, Preset, SCHEMA, TABLES, Table, table};
 }
 
 // Internal: public for the workspace's own members alone, hidden from the library's pages, and no promise is kept about them. They

@@ -95,14 +95,14 @@ fn taken(scenario: &Scenario) -> impl Iterator<Item = (&str, String)> {
 
 #[test]
 fn every_default_is_the_frameworks_and_its_source_is_known() {
-    let mut table: BTreeMap<(&str, String), Vec<&str>> = BTreeMap::new();
-    for (of, key) in rows() {
+    let mut table: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    for (_, key) in rows() {
         for preset in key.defaults {
-            let path = of.path(key);
+            let path = key.path;
             let is_sourced = !preset.release.is_empty() && preset.place.len() > 8;
             assert!(is_sourced, "{path} = {}: where does that stand?", preset.value);
             for framework in preset.frameworks {
-                let other = table.insert((framework, path.clone()), preset.value.split(" or ").collect());
+                let other = table.insert((framework, path), preset.value.split(" or ").collect());
                 assert!(other.is_none(), "{framework}: {path} has two defaults");
             }
         }

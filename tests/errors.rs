@@ -269,7 +269,7 @@ fn frameworks(found: &Found) -> Vec<&'static str> {
     let of_file = FRAMEWORKS.iter().find(|(file, _)| found.file.starts_with(file));
     let (_, names) = of_file.unwrap_or_else(|| panic!("{}: whose refusals are these?", found.file));
     let reads = |name: &str| {
-        let key = found.key.as_ref().and_then(|path| rows().find(|(table, key)| table.path(key) == *path));
+        let key = found.key.as_ref().and_then(|path| rows().find(|(_, key)| key.path == *path));
         key.is_none_or(|(_, key)| key.is_read_by(name))
     };
     Runtime::ALL.map(Runtime::written).into_iter().filter(|name| names.contains(name) && reads(name)).collect()

@@ -58,9 +58,9 @@ fn a_framework_is_explained_by_the_tables_that_it_reads() {
 
 #[test]
 fn every_key_has_an_explanation() {
-    for (table, key) in rows().step_by(9) {
-        let path = table.path(key);
-        assert!(said(&path).starts_with(&format!("{path}\n")), "{path}");
+    for (_, key) in rows().step_by(9) {
+        let path = key.path;
+        assert!(said(path).starts_with(&format!("{path}\n")), "{path}");
     }
 }
 

@@ -19,10 +19,10 @@ pub fn rows() -> impl Iterator<Item = (&'static Table, &'static Key)> {
 /// Names of tables and of keys in them, each with its tables' names before it.
 fn names() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
-    for (table, key) in rows() {
-        let path = table.path(key);
+    for (_, key) in rows() {
+        let path = key.path;
         names.extend(path.match_indices('.').map(|(at, _)| path[..at].to_owned()));
-        names.insert(path);
+        names.insert(path.to_owned());
     }
     names
 }
@@ -41,14 +41,14 @@ fn the_table_and_the_reader_name_the_same_keys() {
     let missing: Vec<_> = read.difference(&names).collect();
     let unknown: Vec<_> = names.difference(&read).collect();
     assert!(missing.is_empty() && unknown.is_empty(), "without a row: {missing:?}\nwithout a field: {unknown:?}");
-    let paths: Vec<String> = rows().map(|(table, key)| table.path(key)).collect();
+    let paths: Vec<&str> = rows().map(|(_, key)| key.path).collect();
     assert_eq!(paths.iter().collect::<BTreeSet<_>>().len(), paths.len(), "a key has two rows");
 }
 
 #[test]
 fn a_key_takes_what_its_row_says() {
-    for (table, key) in rows() {
-        let path = table.path(key);
+    for (_, key) in rows() {
+        let path = key.path;
         let said = keys::said_of_a_word(&path);
         let expects = |what: &str| said.contains(&format!("expected {what}"));
         let holds = match key.kind {
@@ -85,9 +85,9 @@ fn a_count_has_the_bounds_of_its_row() {
     let rows: Vec<_> = rows().filter(|(table, _)| table.name != "measured").collect();
     let wrong: Vec<String> = rows
         .into_par_iter()
-        .filter_map(|(table, key)| {
+        .filter_map(|(_, key)| {
             let Kind::Count(Some((least, most))) = key.kind else { return None };
-            let path = table.path(key);
+            let path = key.path;
             // Below every least.
             let answers = || {
                 let of_readers = key.read_by.iter().flat_map(|framework| &plans[framework]);
@@ -114,9 +114,8 @@ fn one_count_out_of_its_bounds_is_one_problem() {
         .flat_map_iter(|(table, key)| {
             let bounds = if let Kind::Count(bounds) = key.kind { bounds } else { None };
             let of_readers = key.read_by.iter().map(|framework| &plans[framework][0]);
-            let path = table.path(key);
+            let path = key.path;
             bounds.into_iter().flat_map(move |_| {
-                let path = path.clone();
                 of_readers.clone().filter_map(move |plan| {
                     // A table of adapters must name their modules.
                     let modules = toml::Value::Array(vec!["all-linear".into()]);
@@ -143,8 +142,8 @@ fn a_framework_refuses_every_key_that_its_rows_do_not_name() {
     let mut accepted = vec![];
     for (framework, plans) in &plans {
         let plan = &plans[0];
-        for (table, key) in rows().filter(|(_, key)| !key.is_read_by(framework)) {
-            let path = table.path(key);
+        for (_, key) in rows().filter(|(_, key)| !key.is_read_by(framework)) {
+            let path = key.path;
             for value in keys::values(&path, key.kind) {
                 let file = keys::set(plan, &path, value.clone()).to_string();
                 if Scenario::parse(FILE, &file).is_ok() {
@@ -167,7 +166,7 @@ fn sources(table: &Table) -> String {
     for key in table.keys {
         for preset in key.defaults {
             let (value, frameworks) = (words::value(preset.value), preset.frameworks.join(", "));
-            let _ = writeln!(list, "- `{}` is {value} under {frameworks}: {}.", key.name, preset.source());
+            let _ = writeln!(list, "- `{}` is {value} under {frameworks}: {}.", key.name(), preset.source());
         }
     }
     list
@@ -180,8 +179,8 @@ fn elsewhere(table: &Table) -> String {
     for key in table.keys {
         for one in words::elsewhere(table, key) {
             match told.iter_mut().find(|(known, _)| *known == one) {
-                Some((_, keys)) => keys.push(key.name),
-                None => told.push((one, vec![key.name])),
+                Some((_, keys)) => keys.push(key.name()),
+                None => told.push((one, vec![key.name()])),
             }
         }
     }
@@ -211,13 +210,13 @@ fn page() -> String {
             "| key | what it says | type | values | default | frameworks | example |\n|---|---|---|---|---|---|---|\n";
         for key in table.keys {
             let cells = [
-                format!("`{}`", key.name),
+                format!("`{}`", key.name()),
                 words::about(key),
                 key.kind.word().to_owned(),
                 key.kind.values(),
                 words::defaults(key),
                 words::frameworks(key.read_by),
-                format!("`{} = {}`", key.name, example::example(key)),
+                format!("`{} = {}`", key.name(), example::example(key)),
             ];
             let _ = writeln!(page, "| {} |", cells.map(|text| cell(&text)).join(" | "));
         }
@@ -239,8 +238,8 @@ fn an_example_is_a_value_that_a_framework_takes() {
     let rows: Vec<_> = rows().filter(|(table, _)| table.name != "measured").collect();
     let refused: Vec<String> = rows
         .into_par_iter()
-        .filter_map(|(table, key)| {
-            let path = table.path(key);
+        .filter_map(|(_, key)| {
+            let path = key.path;
             let line: toml::Table = format!("v = {}", example::example(key)).parse().unwrap();
             let of_readers = key.read_by.iter().flat_map(|framework| &plans[framework]);
             let mut said = of_readers.map(|plan| {

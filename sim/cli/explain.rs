@@ -9,7 +9,7 @@ use windtunnel::model::huggingface::shipped;
 use windtunnel::near;
 use windtunnel::report;
 use windtunnel::scenario::Runtime;
-use windtunnel::scenario::keys::{Key, Kind, TABLES, Table, example, words};
+use windtunnel::scenario::keys::{self, Key, Kind, TABLES, Table, example, words};
 
 /// Explain a key of a scenario, a table of keys, or the code of a refusal.
 #[derive(Debug, clap::Args)]
@@ -46,7 +46,7 @@ fn rows() -> impl Iterator<Item = (&'static Table, &'static Key)> {
 
 fn explained(asked: &str) -> Result<String, Failure> {
     let name = asked.trim().trim_matches(['[', ']']);
-    if let Some((table, key)) = rows().find(|(table, key)| table.path(key) == name) {
+    if let Some((table, key)) = rows().find(|(_, key)| key.path == name) {
         return Ok(of_key(table, key));
     }
     if let Some(table) = TABLES.into_iter().find(|table| table.name == name && !name.is_empty()) {
@@ -59,8 +59,8 @@ fn explained(asked: &str) -> Result<String, Failure> {
         return Ok(of_framework(framework));
     }
     // A table in a table, then a key that is named without its table.
-    let within: Vec<_> = rows().filter(|(table, key)| table.path(key).starts_with(&format!("{name}."))).collect();
-    let alone: Vec<_> = rows().filter(|(_, key)| key.name == name).collect();
+    let within: Vec<_> = rows().filter(|(_, key)| key.path.starts_with(&format!("{name}."))).collect();
+    let alone: Vec<_> = rows().filter(|(_, key)| key.name() == name).collect();
     match (&within[..], &alone[..]) {
         ([_, ..], _) if !name.is_empty() => Ok(format!("[{name}]\n\n{}", list(&within))),
         (_, [(table, key)]) => Ok(of_key(table, key)),
@@ -71,8 +71,8 @@ fn explained(asked: &str) -> Result<String, Failure> {
 
 /// What to say to a name that nothing has: those that are nearest.
 fn unknown(asked: &str) -> Failure {
-    let paths: Vec<String> = rows().map(|(table, key)| table.path(key)).collect();
-    let mut names: Vec<&str> = paths.iter().map(String::as_str).collect();
+    let paths: Vec<&str> = keys::all().map(|key| key.path).collect();
+    let mut names = paths.clone();
     names.extend(TABLES.iter().map(|table| table.name).filter(|name| !name.is_empty()));
     names.extend(codes());
     let guess = near::did_you_mean(asked, names.iter().copied());
@@ -81,8 +81,7 @@ fn unknown(asked: &str) -> Failure {
     let part = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
     let parts: Vec<String> = paths.iter().map(|path| part(path)).collect();
     let like = near::nearest(last, parts.iter().map(String::as_str));
-    let mut near: Vec<&str> =
-        paths.iter().filter(|path| like == Some(part(path).as_str())).map(String::as_str).collect();
+    let mut near: Vec<&str> = paths.into_iter().filter(|path| like == Some(part(path).as_str())).collect();
     let others: Vec<&str> = near::sorted(asked, names).into_iter().filter(|name| !near.contains(name)).collect();
     near.extend(others);
     near.truncate(PROPOSED);
@@ -116,9 +115,8 @@ fn of_table(table: &'static Table) -> String {
 
 /// Keys, a line each.
 fn list(keys: &[(&'static Table, &'static Key)]) -> String {
-    let paths: Vec<String> = keys.iter().map(|(table, key)| table.path(key)).collect();
-    let widest = paths.iter().map(String::len).max().unwrap_or(0);
-    let lines = keys.iter().zip(&paths).map(|((_, key), path)| entry(path, &words::about(key), widest + 4) + "\n");
+    let widest = keys.iter().map(|(_, key)| key.path.len()).max().unwrap_or(0);
+    let lines = keys.iter().map(|(_, key)| entry(key.path, &words::about(key), widest + 4) + "\n");
     lines.collect()
 }
 
@@ -129,13 +127,12 @@ fn entry(name: &str, help: &str, column: usize) -> String {
 }
 
 fn of_key(table: &'static Table, key: &Key) -> String {
-    let path = table.path(key);
-    let mut text = format!("{path}\n\n{}\n\n", wrapped(&words::about(key), 2));
+    let mut text = format!("{}\n\n{}\n\n", key.path, wrapped(&words::about(key), 2));
     let mut field = |label: &str, said: &str| {
         let said = wrapped(said, LABEL + 2);
         let _ = writeln!(text, "  {label:<LABEL$}{}", said.trim_start());
     };
-    let values = match path.as_str() {
+    let values = match key.path {
         "runtime" => Runtime::ALL.map(Runtime::written).join(", "),
         "topology.name" => registry().iter().map(|listed| listed.name).collect::<Vec<_>>().join(", "),
         "model.name" => shipped::names().collect::<Vec<_>>().join(", "),
@@ -156,7 +153,7 @@ fn of_key(table: &'static Table, key: &Key) -> String {
     for (frameworks, instead) in words::elsewhere(table, key) {
         field("not read by", &format!("{}: {instead}", frameworks.join(", ")));
     }
-    let line = format!("{} = {}", key.name, example::example(key));
+    let line = format!("{} = {}", key.name(), example::example(key));
     let head = if table.name.is_empty() { String::new() } else { format!("    [{}]\n", table.name) };
     let _ = writeln!(text, "\n  For example:\n\n{head}    {line}");
     text

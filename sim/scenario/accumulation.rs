@@ -33,11 +33,11 @@ pub(super) fn between(
     let decides = micro_batches > 1 && !pipelined;
     let flag = |at: &Option<Spanned<bool>>| at.as_ref().map(|at| *at.get_ref());
     let sync_every = match decides {
-        true => reader.flag("batch.sync_every_micro_batch", flag(&batch.sync_every_micro_batch), true),
+        true => reader.flag(&written::Batch::sync_every_micro_batch, flag(&batch.sync_every_micro_batch)),
         false => !pipelined,
     };
     let marks_last = match decides && runtime != DDP {
-        true => reader.flag("batch.set_is_last_backward", flag(&batch.set_is_last_backward), false),
+        true => reader.flag(&written::Batch::set_is_last_backward, flag(&batch.set_is_last_backward)),
         false => true,
     };
     if let Some(at) = batch.all_reduce_every_micro_batch.as_ref().filter(|at| !*at.get_ref()) {

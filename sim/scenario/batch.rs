@@ -8,15 +8,12 @@ use toml::Spanned;
 use super::entry::Runtime;
 use super::error::ScenarioError;
 use super::names::{TORCH_XLA, XLA};
-use super::reader::{MOST_SEQUENCE, MOST_SMALL, Reader};
+use super::reader::{MOST_SMALL, Reader};
 
 use super::{written, xla};
 use crate::hardware::Topology;
 use crate::model::preference::SEQUENCES_OF_A_PAIR;
 use crate::runtime::Plan;
-
-/// The most tokens of a step: the bound of `limits.rs` on a whole job.
-const MOST_TOKENS: i64 = i64::MAX;
 
 /// Tokens of a sequence, sequences of a micro-batch, micro-batches of a step.
 pub(super) fn batch(
@@ -25,14 +22,14 @@ pub(super) fn batch(
     (runtime, topology): (Runtime, &Topology),
 ) -> Result<(u64, u64, u64), ScenarioError> {
     let batch = &scenario.batch;
-    let seq = reader.count("batch.sequence", &batch.sequence, 1, MOST_SEQUENCE)?;
+    let seq = reader.count(&written::Batch::sequence, &batch.sequence)?;
     let samples = match &batch.per_device_batch_size {
         Some(at) if runtime != XLA => {
             let problem = "batch.per_device_batch_size is a key of XLA's";
             return Err(reader.plan(at, problem, "write batch.micro: sequences per rank and micro-batch"));
         }
         Some(at) => per_device(reader, at, scenario)?,
-        None => reader.count_or("batch.micro", batch.micro.as_ref(), 1, MOST_SMALL, 1)?,
+        None => reader.count_or(&written::Batch::micro, batch.micro.as_ref(), 1)?,
     };
     // Of a preference a sample is a pair of sequences.
     let (micro, counted) = match scenario.dpo {
@@ -40,11 +37,11 @@ pub(super) fn batch(
         None => (samples, samples.to_string()),
     };
     let Some((at, sequences)) = global(reader, batch, seq)? else {
-        let accumulation = reader.count_or("batch.accumulation", batch.accumulation.as_ref(), 1, MOST_SMALL, 1)?;
+        let accumulation = reader.count_or(&written::Batch::accumulation, batch.accumulation.as_ref(), 1)?;
         return Ok((seq, micro, accumulation));
     };
     let written = batch.accumulation.as_ref();
-    let written = written.map(|at| reader.count("batch.accumulation", at, 1, MOST_SMALL)).transpose()?;
+    let written = written.map(|at| reader.count(&written::Batch::accumulation, at)).transpose()?;
     // A mesh that does not tile the machine is refused by what reads it.
     let Some(replicas) = replicas(scenario, (runtime, topology)) else {
         return Ok((seq, micro, written.unwrap_or(1)));
@@ -132,9 +129,9 @@ fn global<'s>(
 ) -> Result<Option<(&'s Spanned<i64>, u64)>, ScenarioError> {
     match (&batch.global, &batch.global_tokens) {
         (None, None) => Ok(None),
-        (Some(at), None) => Ok(Some((at, reader.count("batch.global", at, 1, MOST_TOKENS / MOST_SEQUENCE)?))),
+        (Some(at), None) => Ok(Some((at, reader.count(&written::Batch::global, at)?))),
         (None, Some(at)) => {
-            let tokens = reader.count("batch.global_tokens", at, 1, MOST_TOKENS)?;
+            let tokens = reader.count(&written::Batch::global_tokens, at)?;
             if !tokens.is_multiple_of(seq) {
                 let problem = format!("{tokens} tokens a step are no whole number of sequences of {seq} tokens");
                 let least = tokens.checked_next_multiple_of(seq).unwrap_or(seq);

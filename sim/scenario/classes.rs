@@ -3,6 +3,7 @@
 use super::change::Change;
 use super::error::ScenarioError;
 use super::reader::Reader;
+use super::written;
 use super::written::{AttentionStyle, Framework, ModulesStyle, RopeStyle, Scenario};
 use crate::model::style::{AttentionCode, Linears, Modules, Rope, Style};
 use crate::model::transformers;
@@ -102,7 +103,7 @@ pub(super) fn plain(reader: &mut Reader<'_>, written: &Framework, model: &ModelC
         Some(RopeStyle::RotateHalf) => Rope::RotateHalf,
         Some(RopeStyle::Stacked) => Rope::Stacked,
     };
-    let repeat_kv = reader.flag("framework.repeat_kv", written.repeat_kv, false);
+    let repeat_kv = reader.flag(&written::Framework::repeat_kv, written.repeat_kv);
     let fused_qkv = written.fused_qkv.unwrap_or(false);
     Style { rope, repeat_kv, fused_qkv, ..Style::default() }
 }

@@ -4,7 +4,7 @@ use super::change::Change;
 use super::entry::Runtime;
 use super::error::ScenarioError;
 use super::names::FSDP2;
-use super::reader::{MOST_RANKS, Reader};
+use super::reader::Reader;
 use super::written;
 use crate::hardware::Topology;
 use crate::model::{ModelConfig, Position};
@@ -22,7 +22,7 @@ pub(super) fn context(
     let method = scenario.framework.context_parallel_rotate_method.as_ref();
     let balancer = scenario.framework.context_parallel_load_balancer.as_ref();
     let written = scenario.mesh.get_ref().cp.as_ref();
-    let ranks = written.map_or(Ok(1), |at| reader.count("mesh.cp", at, 1, MOST_RANKS))?;
+    let ranks = written.map_or(Ok(1), |at| reader.count(&written::Mesh::cp, at))?;
     let Some(at) = written.filter(|_| ranks > 1) else {
         let remedy = |key: &str| {
             let two = Change::set("mesh.cp", 2);

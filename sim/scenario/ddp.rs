@@ -5,7 +5,7 @@ use toml::Spanned;
 use super::entry::Runtime;
 use super::error::ScenarioError;
 use super::names::DDP;
-use super::reader::{MOST_RANKS, Reader};
+use super::reader::Reader;
 use super::written::{self, CommHook};
 use crate::hardware::Topology;
 use crate::plan::torch::ddp::Ddp;
@@ -13,9 +13,6 @@ use crate::program::DType;
 
 /// A mebibyte, in which PyTorch counts buckets.
 const MIB: u64 = 1 << 20;
-
-/// The largest bucket \[MiB\].
-const MOST_CAP: i64 = 1 << 20;
 
 /// Replicas: all chips, each of which has the whole model.
 pub(super) fn replicas(
@@ -28,7 +25,7 @@ pub(super) fn replicas(
         reader.assume_for("mesh.dp_replicate", (), u64::from(chips), "all chips");
         return Ok(chips);
     };
-    let replicas = reader.count("mesh.dp_replicate", at, 1, MOST_RANKS)?;
+    let replicas = reader.count(&written::Mesh::dp_replicate, at)?;
     if replicas != u64::from(chips) {
         let problem = format!(
             "every chip has a replica of the model, so there are {chips} ({} of {}), and mesh.dp_replicate = {replicas}",
@@ -61,7 +58,7 @@ pub(super) fn settings(
     let (bucket_cap, first_bucket) = match &table.bucket_cap_mb {
         // Of a size that somebody has chosen, the first bucket is no smaller.
         Some(at) => {
-            let bytes = reader.count("ddp.bucket_cap_mb", at, 1, MOST_CAP)? * MIB;
+            let bytes = reader.count(&written::Ddp::bucket_cap_mb, at)? * MIB;
             (bytes, bytes)
         }
         None => {
@@ -80,10 +77,10 @@ pub(super) fn settings(
     Ok(Some(Ddp {
         bucket_cap,
         first_bucket,
-        gradient_as_bucket_view: reader.flag("ddp.gradient_as_bucket_view", table.gradient_as_bucket_view, false),
-        static_graph: reader.flag("ddp.static_graph", table.static_graph, false),
-        find_unused_parameters: reader.flag("ddp.find_unused_parameters", table.find_unused_parameters, false),
-        broadcast_buffers: reader.flag("ddp.broadcast_buffers", table.broadcast_buffers, true),
+        gradient_as_bucket_view: reader.flag(&written::Ddp::gradient_as_bucket_view, table.gradient_as_bucket_view),
+        static_graph: reader.flag(&written::Ddp::static_graph, table.static_graph),
+        find_unused_parameters: reader.flag(&written::Ddp::find_unused_parameters, table.find_unused_parameters),
+        broadcast_buffers: reader.flag(&written::Ddp::broadcast_buffers, table.broadcast_buffers),
         batched_grad_copy: table.batched_grad_copy.unwrap_or(false),
         lazy_bucket_allocation: table.lazy_bucket_allocation.unwrap_or(false),
         compressed,

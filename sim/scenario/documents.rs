@@ -62,7 +62,7 @@ fn told(reader: &mut Reader<'_>, documents: Option<Documents>, sequence: u64) {
 }
 
 fn count(reader: &Reader<'_>, name: &str, at: &Spanned<i64>) -> Result<u64, ScenarioError> {
-    reader.count(&format!("{KEY}.{name}"), at, 1, MOST_SEQUENCE)
+    reader.count_within(&format!("{KEY}.{name}"), at, 1, MOST_SEQUENCE)
 }
 
 fn listed(

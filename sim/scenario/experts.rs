@@ -3,7 +3,7 @@
 use super::entry::Runtime;
 use super::error::ScenarioError;
 use super::names::FSDP2;
-use super::reader::{MOST_RANKS, Reader};
+use super::reader::Reader;
 use super::written::{self, ExpertStyle};
 use crate::model::ModelConfig;
 use crate::model::experts::{Experts, Implementation};
@@ -68,7 +68,7 @@ pub(super) fn implementation(
             }
         });
     };
-    let ranks = reader.count("mesh.ep", at, 1, MOST_RANKS)?;
+    let ranks = reader.count(&written::Mesh::ep, at)?;
     if !matches!(style, None | Some(ExpertStyle::Torchtitan)) || runtime != FSDP2 {
         let problem = "outside Megatron-Core, experts are spread over ranks as torchtitan does it under fully_shard";
         let remedy = "write framework.experts = \"torchtitan\" and runtime = \"fsdp2\", or remove mesh.ep";

@@ -103,7 +103,7 @@ pub(super) fn float8(
             let problem = "float8.all_gather casts what dp_shard gathers, and dp_shard is 1";
             return Err(reader.plan(at, problem, "remove the key, or write mesh.dp_shard = 2 or more"));
         }
-        (Recipe::Tensorwise, written) => reader.flag("float8.all_gather", wanted(written), false),
+        (Recipe::Tensorwise, written) => reader.flag_or("float8.all_gather", wanted(written), false),
     };
     let precompute_scale = match &table.precompute_scale {
         Some(at) if *at.get_ref() && !all_gather => {
@@ -117,7 +117,7 @@ pub(super) fn float8(
             let remedy = reader.remedy(&[(without, "remove the key"), (change, gathers)]);
             return Err(reader.plan(at, problem, remedy));
         }
-        written if all_gather => reader.flag("float8.precompute_scale", wanted(written), false),
+        written if all_gather => reader.flag_or("float8.precompute_scale", wanted(written), false),
         _ => false,
     };
     if recipe == Recipe::Rowwise {

@@ -38,7 +38,7 @@ pub(super) fn check(reader: &Reader<'_>, runtime: Runtime) -> Result<(), Scenari
             return Err(refuse(reader, runtime, &name, (&format!("[{}]", table.name), instead)));
         }
         for written in written {
-            let own = |key: &&keys::Key| key.name.split('.').next() == Some(written.get_ref());
+            let own = |key: &&keys::Key| key.name().split('.').next() == Some(written.get_ref());
             let rows = || table.keys.iter().filter(own);
             if rows().any(|key| key.is_read_by(framework)) {
                 continue;

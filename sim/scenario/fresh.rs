@@ -42,8 +42,9 @@ impl Fresh {
         said.push(("model", if is_file { "huggingface" } else { "name" }, text(&self.model)));
         // All chips share the parameters where the framework shards them; where it splits the model, nothing is split yet.
         let reads = |key: &str| {
-            keys::table("mesh")
-                .is_some_and(|mesh| mesh.keys.iter().any(|known| known.name == key && known.is_read_by(&self.runtime)))
+            keys::table("mesh").is_some_and(|mesh| {
+                mesh.keys.iter().any(|known| known.name() == key && known.is_read_by(&self.runtime))
+            })
         };
         let mesh = [("dp_shard", chips), ("fsdp", chips), ("tp", 1), ("dp", chips), ("dp_replicate", chips)]
             .into_iter()
@@ -112,7 +113,7 @@ impl Fresh {
             let mark = if own.is_empty() { "# " } else { "" };
             let _ = writeln!(out, "{mark}[{}] # {}", table.name, table.help);
         }
-        let help = |name: &str| table.keys.iter().find(|key| key.name == name).map(about).unwrap_or_default();
+        let help = |name: &str| table.keys.iter().find(|key| key.name() == name).map(about).unwrap_or_default();
         for (_, key, value) in own {
             let _ = writeln!(out, "{key} = {value} # {}", help(key));
         }

@@ -57,10 +57,9 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     }
     let dtype = precision(reader, &scenario.precision)?;
     let zero1 = zero1(reader, table, mesh)?;
-    let most = 1 << 40;
     let written = table.reduce_bucket_size.as_ref();
-    let bucket = reader.count_or("internevo.reduce_bucket_size", written, 1, most, BUCKET)?;
-    let checkpoint = reader.flag("internevo.checkpoint", table.checkpoint, false);
+    let bucket = reader.count_or(&written::InternEvo::reduce_bucket_size, written, BUCKET)?;
+    let checkpoint = reader.flag(&written::InternEvo::checkpoint, table.checkpoint);
     let regime = machine::regime(reader, &scenario.topology);
     machine::no_flex(reader, &scenario.attention)?;
     let attention = machine::attention(
@@ -69,7 +68,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         profile,
         (Backend::Flash1, "InternEvo v0.1.0 installs flash-attention 1.0.5, doc/en/install.md:42"),
     )?;
-    let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
+    let expandable_segments = reader.flag(&written::Memory::expandable_segments, scenario.memory.expandable_segments);
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let persistent_workspace = machine::keeps_workspaces(reader, &scenario.framework);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use toml::{Spanned, Table, Value};
 
 use super::error::ScenarioError;
+use super::keys::row::Key;
 use super::paths::relative;
 use super::reader::{Idle, Reader};
 use super::written;
@@ -13,8 +14,6 @@ use crate::hardware::Topology;
 use crate::runtime::Plan;
 use crate::units::{Bandwidth, Span};
 
-/// Trainings that may be drawn.
-const MOST_DRAWS: i64 = 100_000;
 /// Nodes that may wait.
 const MOST_SPARES: i64 = 1 << 17;
 /// Steps between two checkpoints.
@@ -117,11 +116,9 @@ pub(super) fn asked(
         return Err(reader.plan(at, problem, "write failures.elastic = false, or a mesh with replicas on other nodes"));
     }
     let seconds = |at: &Option<Spanned<Span>>| at.as_ref().map(|at| at.get_ref().0);
-    let count = |key: &str, at: &Option<Spanned<i64>>, least, most| {
-        at.as_ref().map(|at| reader.count(key, at, least, most)).transpose()
-    };
-    let draws = count("failures.draws", &failures.draws, 1, MOST_DRAWS)?;
-    let seed = count("failures.seed", &failures.seed, 0, i64::MAX)?;
+    let count = |key: &Key, at: &Option<Spanned<i64>>| at.as_ref().map(|at| reader.count(key, at)).transpose();
+    let draws = count(&written::Failures::draws, &failures.draws)?;
+    let seed = count(&written::Failures::seed, &failures.seed)?;
     Ok(Asked {
         rates,
         mean_time_between,

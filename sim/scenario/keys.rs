@@ -4,8 +4,6 @@
 //! refuses every key that does not name it ([`super::foreign`]), `docs/keys.md` and `docs/schema/scenario.json` are written from this table, and so is the order of tables in
 //! scenarios that a program writes.
 
-use std::sync::LazyLock;
-
 #[macro_use]
 mod macros;
 
@@ -93,17 +91,14 @@ pub fn table(name: &str) -> Option<&'static Table> {
     TABLES.into_iter().find(|table| table.name == name)
 }
 
-/// The row of a key, `table.key`.
-pub fn row(path: &str) -> Option<&'static Key> {
-    let (name, key) = path.split_once('.').unwrap_or(("", path));
-    table(name)?.keys.iter().find(|row| row.name == key)
+/// All keys, table by table.
+pub fn all() -> impl Iterator<Item = &'static Key> {
+    TABLES.into_iter().flat_map(|table| table.keys)
 }
 
-/// A key's path as the table has it, `table.key`.
-pub fn path(written: &str) -> Option<&'static str> {
-    static PATHS: LazyLock<Vec<String>> =
-        LazyLock::new(|| TABLES.into_iter().flat_map(|table| table.keys.iter().map(|key| table.path(key))).collect());
-    PATHS.iter().find(|known| *known == written).map(String::as_str)
+/// The row of a key, `table.key`.
+pub fn row(path: &str) -> Option<&'static Key> {
+    all().find(|row| row.path == path)
 }
 
 /// Why a key cannot be set in a what-if; none if it can.
@@ -111,9 +106,7 @@ pub fn misnamed(path: &str) -> Option<String> {
     if row(path).is_some() {
         return None;
     }
-    let known: Vec<String> =
-        TABLES.into_iter().flat_map(|table| table.keys.iter().map(|key| table.path(key))).collect();
-    let near = did_you_mean(path, known.iter().map(String::as_str));
+    let near = did_you_mean(path, all().map(|key| key.path));
     Some(format!("there is no key {path:?}{near}"))
 }
 

@@ -8,7 +8,7 @@ use toml::Spanned;
 use super::entry::Runtime;
 use super::error::ScenarioError;
 use super::paths::relative;
-use super::reader::{MOST_RANKS, Reader};
+use super::reader::Reader;
 use super::written;
 use crate::cost::{Backend, FLEX_OVER_FLASH2, Profile, Regime};
 use crate::hardware::{Size, Topology, Vendor};
@@ -22,10 +22,10 @@ pub(super) fn topology(
     runtime: Runtime,
 ) -> Result<Topology, ScenarioError> {
     let size = match (&written.nodes, &written.slice, &written.chips) {
-        (Some(nodes), None, None) => Size::Nodes(reader.count("topology.nodes", nodes, 1, MOST_RANKS)? as u32),
+        (Some(nodes), None, None) => Size::Nodes(reader.count(&written::Topology::nodes, nodes)? as u32),
         (None, Some(slice), None) => Size::Slice(slice.get_ref().clone()),
         // Some chips of each node.
-        (Some(nodes), None, Some(_)) => Size::Nodes(reader.count("topology.nodes", nodes, 1, MOST_RANKS)? as u32),
+        (Some(nodes), None, Some(_)) => Size::Nodes(reader.count(&written::Topology::nodes, nodes)? as u32),
         (None, None, Some(_)) => Size::Nodes(1),
         (None, None, None) => {
             let problem = "the topology has no size";
@@ -66,7 +66,7 @@ pub(super) fn topology(
         return Err(reader.plan(&written.name, problem, remedy));
     }
     if let Some(at) = &written.slices {
-        let slices = reader.count("topology.slices", at, 1, MOST_RANKS)?;
+        let slices = reader.count(&written::Topology::slices, at)?;
         if written.slice.is_none() {
             return Err(reader.plan(at, "topology.slices without a slice", "write topology.slice = \"16x16\" too"));
         }
@@ -74,7 +74,7 @@ pub(super) fn topology(
     }
     let Some(at) = &written.chips else { return Ok(topology) };
     let most = topology.node.chips;
-    let chips = reader.count("topology.chips", at, 1, i64::from(most))?;
+    let chips = reader.count_within("topology.chips", at, 1, i64::from(most))?;
     Ok(topology.part(chips as u32))
 }
 
@@ -200,7 +200,7 @@ pub(super) fn pytorch_kernels(
     model: &ModelConfig,
 ) -> Result<(Backend, bool), ScenarioError> {
     let asked = written.deterministic.as_ref();
-    let deterministic = reader.flag("attention.deterministic", asked.map(|at| *at.get_ref()), false);
+    let deterministic = reader.flag(&written::Attention::deterministic, asked.map(|at| *at.get_ref()));
     let Some(at) = asked.filter(|_| deterministic) else {
         return Ok((attention(reader, written, profile, pytorch_attention(topology))?, false));
     };

@@ -66,7 +66,7 @@ pub(super) fn understand(
         (None, Some(rate)) => {
             let (value, spread) = middle(reader, "tokens_per_second_per_chip", rate)?;
             let counted = match &w.counted_tokens_per_step {
-                Some(at) => reader.count("measured.counted_tokens_per_step", at, 1, i64::MAX)?,
+                Some(at) => reader.count_within("measured.counted_tokens_per_step", at, 1, i64::MAX)?,
                 None => tokens,
             };
             let seconds = |value: f64| counted as f64 / value / f64::from(chips);

@@ -21,7 +21,7 @@ use super::change::Change;
 use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
 use super::float8::{self, Scaled};
-use super::reader::{MOST_SMALL, Reader};
+use super::reader::Reader;
 use super::{documents, foreign, gate, machine, names, trained, written};
 use crate::cost::{Backend, Profile, Software};
 use crate::hardware::{Topology, Vendor};
@@ -33,9 +33,6 @@ use crate::runtime::megatron::{
     Block, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Matmuls, MegatronPlan, Mesh, Optimizer,
     Split,
 };
-
-/// The most tokens that are predicted further ahead.
-const MOST_AHEAD: i64 = 16;
 
 /// Megatron-Core.
 pub(super) const MEGATRON: Runtime = Runtime(&Entry {
@@ -98,7 +95,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         fsdp::asked(reader, (scenario, table), (&model, mesh, engine), (pipeline.virtual_stages, matmuls, dtype))?;
     let fused = match sharded {
         Some(key) => fsdp::fuses(reader, table, key)?,
-        None => reader.flag(fsdp::FUSION, table.gradient_accumulation_fusion, engine == Engine::Core),
+        None => reader.flag_or(fsdp::FUSION, table.gradient_accumulation_fusion, engine == Engine::Core),
     };
     let gradients = gradients(reader, table, (mesh, dtype, fused))?;
     let optimizer = optimizer(reader, scenario, table, (gradients.overlap_reduce, pipeline.virtual_stages))?;
@@ -111,14 +108,12 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         return Err(reader.plan(at, problem, "write megatron.distributed_optimizer = true"));
     }
     let vocabulary_multiple = reader.count_or(
-        "megatron.make_vocab_size_divisible_by",
+        &written::Megatron::make_vocab_size_divisible_by,
         table.make_vocab_size_divisible_by.as_ref(),
-        1,
-        MOST_SMALL,
         128,
     )?;
     let checks_for_nan =
-        reader.flag("megatron.check_for_nan", table.check_for_nan, dtype == DType::Bf16 && engine == Engine::Core);
+        reader.flag_or("megatron.check_for_nan", table.check_for_nan, dtype == DType::Bf16 && engine == Engine::Core);
     let settled = graphs::Settled {
         engine,
         model: &model,
@@ -138,7 +133,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     machine::no_flex(reader, &scenario.attention)?;
     let attention = machine::attention(reader, &scenario.attention, profile, machine::engine_attention(topology))?;
     let deterministic = deterministic::asked(reader, (scenario, table), (attention, &model), engine)?;
-    let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
+    let expandable_segments = reader.flag(&written::Memory::expandable_segments, scenario.memory.expandable_segments);
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let persistent_workspace = machine::keeps_workspaces(reader, &scenario.framework);
@@ -203,22 +198,22 @@ fn block(
     let core = match scores {
         written::Scores::Flash => Core::Flash,
         written::Scores::Unfused => Core::Unfused {
-            fused_softmax: reader.flag("megatron.masked_softmax_fusion", table.masked_softmax_fusion, true),
+            fused_softmax: reader.flag(&written::Megatron::masked_softmax_fusion, table.masked_softmax_fusion),
         },
     };
     let (recompute, recompute_modules) = recompute::asked(reader, table, (model, implementation))?;
     let fused_rope = match model.position {
-        Position::Rope { .. } => reader.flag("megatron.rope_fusion", table.rope_fusion, true),
+        Position::Rope { .. } => reader.flag(&written::Megatron::rope_fusion, table.rope_fusion),
         _ => table.rope_fusion.unwrap_or(true),
     };
     Ok(Block {
         implementation,
         layer_norm: layer_norm(reader, table, (model.norms().kind, implementation, engine))?,
         core,
-        hidden_dropout: reader.flag("megatron.hidden_dropout", table.hidden_dropout, true),
-        attention_dropout: reader.flag("megatron.attention_dropout", table.attention_dropout, true),
-        fused_activation: reader.flag("megatron.bias_activation_fusion", table.bias_activation_fusion, true),
-        fused_dropout: reader.flag("megatron.bias_dropout_fusion", table.bias_dropout_fusion, true),
+        hidden_dropout: reader.flag(&written::Megatron::hidden_dropout, table.hidden_dropout),
+        attention_dropout: reader.flag(&written::Megatron::attention_dropout, table.attention_dropout),
+        fused_activation: reader.flag(&written::Megatron::bias_activation_fusion, table.bias_activation_fusion),
+        fused_dropout: reader.flag(&written::Megatron::bias_dropout_fusion, table.bias_dropout_fusion),
         fused_rope,
         cross_entropy: cross_entropy(reader, table)?,
         recompute,
@@ -256,7 +251,7 @@ fn layer_norm(
 }
 
 fn cross_entropy(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<CrossEntropy, ScenarioError> {
-    let fused = reader.flag("megatron.cross_entropy_loss_fusion", table.cross_entropy_loss_fusion, false);
+    let fused = reader.flag(&written::Megatron::cross_entropy_loss_fusion, table.cross_entropy_loss_fusion);
     match (&table.cross_entropy_fusion_impl, fused) {
         (Some(at), false) => {
             let problem = "cross_entropy_fusion_impl says whose fused loss it is, and the loss is not fused";
@@ -278,7 +273,7 @@ fn mtp_layers(
     const KEY: &str = "megatron.mtp_num_layers";
     let read = model.mtp_layers;
     model.mtp_layers = match &table.mtp_num_layers {
-        Some(at) => reader.count(KEY, at, 0, MOST_AHEAD)?,
+        Some(at) => reader.count(&written::Megatron::mtp_num_layers, at)?,
         None if read > 0 => reader.assume(KEY, read, read),
         None => 0,
     };
@@ -333,7 +328,7 @@ fn matmuls(
         reader.note("megatron.fp8 = \"blockwise\" takes CUDA 12.9 or newer (check_fp8_block_scaling_support)");
     }
     let gathers = table.fp8_param_gather.as_ref().map(|at| *at.get_ref());
-    let parameters = reader.flag("megatron.fp8_param_gather", gathers, false);
+    let parameters = reader.flag(&written::Megatron::fp8_param_gather, gathers);
     Ok(Matmuls::Fp8 { recipe, parameters, any_layout: float8::any_layout(machine.0) })
 }
 
@@ -342,10 +337,10 @@ fn gradients(
     table: &written::Megatron,
     (mesh, dtype, fused): (Mesh, DType, bool),
 ) -> Result<Gradients, ScenarioError> {
-    let fp32 = reader.flag("megatron.grad_reduce_in_fp32", table.grad_reduce_in_fp32, dtype == DType::Bf16);
-    let overlap_reduce = reader.flag("megatron.overlap_grad_reduce", table.overlap_grad_reduce, false);
+    let fp32 = reader.flag_or("megatron.grad_reduce_in_fp32", table.grad_reduce_in_fp32, dtype == DType::Bf16);
+    let overlap_reduce = reader.flag(&written::Megatron::overlap_grad_reduce, table.overlap_grad_reduce);
     let bucket = match (&table.bucket_size, overlap_reduce) {
-        (Some(at), true) => Some(reader.count("megatron.bucket_size", at, 1, 1 << 40)?),
+        (Some(at), true) => Some(reader.count(&written::Megatron::bucket_size, at)?),
         (Some(at), false) => {
             let problem = "gradients that are reduced at the end are one bucket, whatever megatron.bucket_size is";
             return Err(reader.plan(at, problem, "write megatron.overlap_grad_reduce = true, or remove bucket_size"));
@@ -366,14 +361,14 @@ fn optimizer(
     table: &written::Megatron,
     (overlap_reduce, virtual_stages): (bool, u32),
 ) -> Result<Optimizer, ScenarioError> {
-    let distributed = reader.flag("megatron.distributed_optimizer", table.distributed_optimizer, false);
+    let distributed = reader.flag(&written::Megatron::distributed_optimizer, table.distributed_optimizer);
     let gather = table.overlap_param_gather.as_ref();
     if let Some(at) = gather.filter(|at| *at.get_ref() && !(distributed && overlap_reduce)) {
         let problem = "overlap_param_gather gathers, bucket by bucket, what each rank has stepped";
         let remedy = "write megatron.distributed_optimizer = true and megatron.overlap_grad_reduce = true";
         return Err(reader.plan(at, problem, remedy));
     }
-    let overlap_gather = reader.flag("megatron.overlap_param_gather", gather.map(|at| *at.get_ref()), false);
+    let overlap_gather = reader.flag(&written::Megatron::overlap_param_gather, gather.map(|at| *at.get_ref()));
     let mut dtype = |key: &str, at: &Option<Spanned<DType>>, known: &[DType]| {
         let Some(at) = at else { return Ok(reader.assume(key, DType::Fp32, "fp32")) };
         let dtype = *at.get_ref();
@@ -392,7 +387,7 @@ fn optimizer(
     let master = dtype("megatron.main_params_dtype", &table.main_params_dtype, &[DType::Fp32, DType::Fp16])?;
     let first_moment = dtype("megatron.exp_avg_dtype", &table.exp_avg_dtype, &moments)?;
     let second_moment = dtype("megatron.exp_avg_sq_dtype", &table.exp_avg_sq_dtype, &moments)?;
-    let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
+    let clip = reader.flag(&written::Optimizer::clip_grad_norm, scenario.optimizer.clip_grad_norm);
     let align_gather = match &table.align_param_gather {
         Some(at) if *at.get_ref() && !overlap_gather => {
             let problem = "align_param_gather lets pipeline ranks start gathering together, and no gather overlaps";
@@ -401,7 +396,7 @@ fn optimizer(
         Some(at) => *at.get_ref(),
         None if overlap_gather => {
             let default = virtual_stages > 1;
-            reader.flag("megatron.align_param_gather", None, default)
+            reader.flag_or("megatron.align_param_gather", None, default)
         }
         None => false,
     };

@@ -8,11 +8,10 @@ use toml::Spanned;
 use super::assumption::Assumption;
 use super::error::ScenarioError;
 use super::paths::relative;
-use super::reader::{MOST_SEQUENCE, Reader};
+use super::reader::Reader;
 use super::written;
 use crate::model::huggingface::ModelError;
 use crate::model::huggingface::inline::{self, Base, Inline};
-use crate::model::layer::MOST_LAYERS;
 use crate::model::routing::Load;
 use crate::model::{FeedForward, Mixer, ModelConfig, Position, huggingface};
 use crate::near;
@@ -115,14 +114,14 @@ pub(super) fn model(reader: &mut Reader<'_>, written: &Spanned<written::Model>) 
     let at = written.get_ref();
     let mut model = loaded(reader, written)?;
     if let Some(layers) = &at.layers {
-        model.layers.resize(reader.count("model.layers", layers, 1, MOST_LAYERS as i64)?);
+        model.layers.resize(reader.count(&written::Model::layers, layers)?);
     }
     sizes(reader, written, &mut model)?;
     if let Some(tied) = at.tied_head {
         model.tied_head = tied;
     }
     if let Some(at) = &at.positions {
-        let rows = reader.count("model.positions", at, 1, MOST_SEQUENCE)?;
+        let rows = reader.count(&written::Model::positions, at)?;
         match &mut model.position {
             Position::Learned { positions } => *positions = rows,
             _ => {
@@ -213,10 +212,9 @@ fn expert_load(
 
 /// Other sizes than the named model's: one of its family, such as GPT-3's many.
 fn sizes(reader: &Reader<'_>, written: &Spanned<written::Model>, model: &mut ModelConfig) -> Result<(), ScenarioError> {
-    const WIDEST: i64 = 1 << 20;
     let at = written.get_ref();
     if let Some(words) = &at.vocab {
-        model.vocab = reader.count("model.vocab", words, 1, 1 << 24)?;
+        model.vocab = reader.count(&written::Model::vocab, words)?;
     }
     let resized = at.hidden.as_ref().or(at.heads.as_ref()).or(at.kv_heads.as_ref()).or(at.ffn.as_ref());
     let Some(first) = resized else { return Ok(()) };
@@ -229,20 +227,20 @@ fn sizes(reader: &Reader<'_>, written: &Spanned<written::Model>, model: &mut Mod
     let many_keys = attention.heads == attention.kv_heads;
     let (width, heads) = (model.width, attention.heads);
     if let Some(hidden) = &at.hidden {
-        model.width = reader.count("model.hidden", hidden, 1, WIDEST)?;
+        model.width = reader.count(&written::Model::hidden, hidden)?;
         let grown = u128::from(dense.width) * u128::from(model.width) / u128::from(width);
         dense.width = u64::try_from(grown).unwrap_or(u64::MAX);
     }
     if let Some(count) = &at.heads {
-        attention.heads = reader.count("model.heads", count, 1, WIDEST)?;
+        attention.heads = reader.count(&written::Model::heads, count)?;
     }
     match &at.kv_heads {
-        Some(count) => attention.kv_heads = reader.count("model.kv_heads", count, 1, WIDEST)?,
+        Some(count) => attention.kv_heads = reader.count(&written::Model::kv_heads, count)?,
         None if many_keys => attention.kv_heads = attention.heads,
         None => {}
     }
     if let Some(ffn) = &at.ffn {
-        dense.width = reader.count("model.ffn", ffn, 1, WIDEST)?;
+        dense.width = reader.count(&written::Model::ffn, ffn)?;
     }
     if !attention.heads.is_multiple_of(attention.kv_heads) {
         let problem = format!("{} query heads do not share {} key-value heads", attention.heads, attention.kv_heads);

@@ -7,7 +7,7 @@ use super::assumption::Written;
 use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
 use super::megatron::{mesh, pipeline, precision};
-use super::reader::{MOST_SMALL, Reader};
+use super::reader::Reader;
 use super::{foreign, machine, names, written};
 use crate::cost::{Backend, Software};
 use crate::hardware::Vendor;
@@ -61,16 +61,16 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         },
     };
     let cap = table.ddp_bucket_cap_mb.as_ref();
-    let cap = reader.count_or("nanotron.ddp_bucket_cap_mb", cap, 1, MOST_SMALL, 25)?;
-    let recompute = match reader.flag("nanotron.recompute_layer", table.recompute_layer, false) {
+    let cap = reader.count_or(&written::Nanotron::ddp_bucket_cap_mb, cap, 25)?;
+    let recompute = match reader.flag(&written::Nanotron::recompute_layer, table.recompute_layer) {
         true => Recompute::Uniform { layers: 1 },
         false => Recompute::None,
     };
-    let gathers_again = reader.flag("nanotron.tp_recompute_allgather", table.tp_recompute_allgather, true);
+    let gathers_again = reader.flag(&written::Nanotron::tp_recompute_allgather, table.tp_recompute_allgather);
     let regime = machine::regime(reader, &scenario.topology);
     machine::no_flex(reader, &scenario.attention)?;
     let attention = machine::attention(reader, &scenario.attention, profile, (Backend::Flash2, "it calls flash_attn"))?;
-    let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
+    let expandable_segments = reader.flag(&written::Memory::expandable_segments, scenario.memory.expandable_segments);
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let persistent_workspace = machine::keeps_workspaces(reader, &scenario.framework);

@@ -180,7 +180,7 @@ fn nesterov(
 ) -> Result<bool, ScenarioError> {
     if facts.settings.contains(&Setting::Nesterov) {
         let said = written.nesterov.as_ref().map(|at| *at.get_ref());
-        return Ok(reader.flag("optimizer.nesterov", said, true));
+        return Ok(reader.flag_or("optimizer.nesterov", said, true));
     }
     match &written.nesterov {
         Some(at) if *at.get_ref() && !momentum => {

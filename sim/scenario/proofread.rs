@@ -124,11 +124,9 @@ impl<'t> Problems<'t> {
         let table = source.table();
         let reader = reader(self.file, &source);
         let read = |key: &keys::Key| runtime.is_none_or(|runtime| key.is_read_by(runtime.written()));
-        let all = keys::TABLES.iter().flat_map(|table| table.keys.iter().map(|key| (table.path(key), key)));
-        let out = all.filter(|(_, key)| read(key)).filter_map(|(path, key)| {
-            let Kind::Count(Some((least, most))) = key.kind else { return None };
-            let count = count(self.keys.get_ref(), table, &path)?;
-            reader.count(&path, &count, least, most).err()
+        let out = keys::all().filter(|key| read(key)).filter_map(|key| {
+            let Kind::Count(Some(_)) = key.kind else { return None };
+            reader.count(key, &count(self.keys.get_ref(), table, key.path)?).err()
         });
         for error in out.collect::<Vec<_>>() {
             self.keep(error);
@@ -188,5 +186,5 @@ fn count(keys: &DeTable<'_>, table: &Table, path: &str) -> Option<Spanned<i64>> 
 fn reader<'t>(file: &'t str, source: &'t Source<'t>) -> Reader<'t> {
     // Of what a plan would need instead, nothing is said here.
     let how = How { trial: true, topology: None, reads: |_, _| false };
-    Reader { file, source, table: source.table(), assumptions: vec![], idle: vec![], how }
+    Reader { file, framework: "", source, table: source.table(), assumptions: vec![], idle: vec![], how }
 }

@@ -9,7 +9,7 @@ use rand_distr::{Distribution, StandardNormal};
 use toml::Spanned;
 
 use super::error::ScenarioError;
-use super::reader::{MOST_SMALL, Reader};
+use super::reader::Reader;
 use super::written;
 use crate::cost::Variation;
 use crate::engine::{Jitter, RankPace, Stretch};
@@ -167,12 +167,12 @@ pub(super) fn understand(
         }
     }
     let seed = match &w.seed {
-        Some(at) => reader.count("ranks.seed", at, 0, i64::MAX)?,
+        Some(at) => reader.count(&written::Ranks::seed, at)?,
         None if certain => SEED,
         None => reader.assume("ranks.seed", SEED, SEED),
     };
     let draws = match &w.draws {
-        Some(at) => reader.count("ranks.draws", at, 1, MOST_SMALL)?,
+        Some(at) => reader.count(&written::Ranks::draws, at)?,
         None if certain => 1,
         None => reader.assume("ranks.draws", DRAWS, DRAWS),
     };

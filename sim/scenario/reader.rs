@@ -8,6 +8,7 @@ use super::assumption::{Assumption, Taken, Written};
 use super::change::Change;
 use super::draft::Draft;
 use super::error::{ScenarioError, UNKNOWN};
+use super::keys::row::Key;
 use super::source::Source;
 use crate::hardware::Place;
 
@@ -30,6 +31,8 @@ pub struct Idle {
 /// Reads places and collects assumptions while the file is understood.
 pub(super) struct Reader<'t> {
     pub file: &'t str,
+    /// The runtime, as scenarios name it; empty until it is known.
+    pub framework: &'static str,
     pub source: &'t Source<'t>,
     /// The keys of the source.
     pub table: &'t Table,
@@ -93,8 +96,20 @@ impl Reader<'_> {
         self.plan(at, problem, remedy).coded(UNKNOWN)
     }
 
-    /// A count between 1 (or `least`) and `most`.
-    pub(super) fn count(&self, key: &str, at: &Spanned<i64>, least: i64, most: i64) -> Result<u64, ScenarioError> {
+    /// A count within the bounds of its key.
+    pub(super) fn count(&self, key: &Key, at: &Spanned<i64>) -> Result<u64, ScenarioError> {
+        let (least, most) = key.kind.bounds();
+        self.count_within(key.path, at, least, most)
+    }
+
+    /// A count within bounds that follow from the rest of the file.
+    pub(super) fn count_within(
+        &self,
+        key: &str,
+        at: &Spanned<i64>,
+        least: i64,
+        most: i64,
+    ) -> Result<u64, ScenarioError> {
         let value = *at.get_ref();
         if (least..=most).contains(&value) {
             Ok(value.unsigned_abs())
@@ -104,17 +119,16 @@ impl Reader<'_> {
         }
     }
 
+    /// The same, or what follows from the rest of the file where it is left out.
     pub(super) fn count_or(
         &mut self,
-        key: &str,
+        key: &Key,
         at: Option<&Spanned<i64>>,
-        least: i64,
-        most: i64,
         default: u64,
     ) -> Result<u64, ScenarioError> {
         match at {
-            Some(at) => self.count(key, at, least, most),
-            None => Ok(self.assume(key, default, default)),
+            Some(at) => self.count(key, at),
+            None => Ok(self.assume(key.path, default, default)),
         }
     }
 
@@ -142,7 +156,13 @@ impl Reader<'_> {
         self.assumptions.push(Assumption::Note(format!("note: {words}")));
     }
 
-    pub(super) fn flag(&mut self, key: &str, written: Option<bool>, default: bool) -> bool {
+    /// What the file says, or what the framework takes where it is left out: off, unless the key's declaration says otherwise.
+    pub(super) fn flag(&mut self, key: &Key, written: Option<bool>) -> bool {
+        self.flag_or(key.path, written, key.taken(self.framework) == Some("true"))
+    }
+
+    /// The same, or what follows from the rest of the file.
+    pub(super) fn flag_or(&mut self, key: &str, written: Option<bool>, default: bool) -> bool {
         written.unwrap_or_else(|| self.assume(key, default, default))
     }
 }

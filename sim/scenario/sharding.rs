@@ -5,8 +5,9 @@ use toml::Spanned;
 
 use super::entry::Runtime;
 use super::error::ScenarioError;
+use super::keys::row::Key;
 use super::names::{DDP, FSDP1, SINGLE_DEVICE};
-use super::reader::{MOST_SMALL, Reader};
+use super::reader::Reader;
 use super::{wrap, written};
 use crate::model::graph::Param;
 use crate::model::head::{self, Loss};
@@ -36,18 +37,19 @@ pub(super) fn fsdp(
     let version = version(reader, scenario, runtime)?;
     let wrap = wrap::wrap(reader, scenario, model, (shard, version, pipelined))?;
     let second_dims = second_dims(reader, scenario, model, (shard, version, &wrap))?;
-    let small = |reader: &mut Reader<'_>, key, at: &Option<Spanned<i64>>, least, default| {
-        reader.count_or(key, at.as_ref(), least, MOST_SMALL, default).map(|count| count as usize)
+    let small = |reader: &mut Reader<'_>, key: &Key, at: &Option<Spanned<i64>>, default| {
+        reader.count_or(key, at.as_ref(), default).map(|count| count as usize)
     };
     // Where the host waits for the counts of rows, torchtitan names what is to be prefetched.
     let prefetch = u64::from(expert_parallel);
-    let forward_prefetch = small(reader, "fsdp.forward_prefetch", &written.forward_prefetch, 0, prefetch)?;
+    let forward_prefetch = small(reader, &written::Fsdp::forward_prefetch, &written.forward_prefetch, prefetch)?;
     let (mut backward_prefetch, mut reduce_scatter_buffers, mut unshard_in_backward) =
         (0, 1, written.unshard_in_backward.unwrap_or(true));
     if version == Version::Two {
-        backward_prefetch = small(reader, "fsdp.backward_prefetch", &written.backward_prefetch, 0, prefetch)?;
-        reduce_scatter_buffers = small(reader, "fsdp.reduce_scatter_buffers", &written.reduce_scatter_buffers, 1, 1)?;
-        unshard_in_backward = reader.flag("fsdp.unshard_in_backward", written.unshard_in_backward, true);
+        backward_prefetch = small(reader, &written::Fsdp::backward_prefetch, &written.backward_prefetch, prefetch)?;
+        reduce_scatter_buffers =
+            small(reader, &written::Fsdp::reduce_scatter_buffers, &written.reduce_scatter_buffers, 1)?;
+        unshard_in_backward = reader.flag(&written::Fsdp::unshard_in_backward, written.unshard_in_backward);
     } else if let Some(at) = written.backward_prefetch.as_ref().or(written.reduce_scatter_buffers.as_ref()) {
         let problem = "explicit prefetch in backward and reduce_scatter_buffers are settings of fsdp2";
         return Err(reader.plan(at, problem, "remove the key; fsdp1 has [fsdp1] backward_prefetch instead"));
@@ -64,7 +66,7 @@ pub(super) fn fsdp(
         second_dims,
         reduce_scatter_buffers,
         unshard_in_backward,
-        cpu_offload: reader.flag("fsdp.cpu_offload", written.cpu_offload, false),
+        cpu_offload: reader.flag(&written::Fsdp::cpu_offload, written.cpu_offload),
     };
     config.check().map_err(|problem| {
         let remedy = "change it, or write runtime = \"fsdp2\"";
@@ -134,9 +136,9 @@ fn version(reader: &mut Reader<'_>, scenario: &written::Scenario, runtime: Runti
         None => reader.assume("fsdp1.backward_prefetch", BackwardPrefetch::Pre, "pre"),
     };
     Ok(Version::One(One {
-        use_orig_params: reader.flag("fsdp1.use_orig_params", one.use_orig_params, false),
+        use_orig_params: reader.flag(&written::Fsdp1::use_orig_params, one.use_orig_params),
         backward_prefetch,
-        limit_all_gathers: reader.flag("fsdp1.limit_all_gathers", one.limit_all_gathers, true),
+        limit_all_gathers: reader.flag(&written::Fsdp1::limit_all_gathers, one.limit_all_gathers),
         always_pads: one.always_pads.unwrap_or(false),
     }))
 }

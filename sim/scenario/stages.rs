@@ -12,9 +12,10 @@ use toml::Spanned;
 use super::change::Change;
 use super::entry::Runtime;
 use super::error::ScenarioError;
+use super::keys::row::Key;
 use super::megatron::pipeline::{layers as written_layers, misfit};
 use super::names::FSDP2;
-use super::reader::{MOST_RANKS, MOST_SMALL, Reader};
+use super::reader::Reader;
 use super::written;
 use crate::hardware::Topology;
 use crate::model::ModelConfig;
@@ -50,7 +51,7 @@ pub(super) fn ranks(
             format!("mesh.pp is an axis of runtime = \"megatron\" and of \"fsdp2\", and this is {}", runtime.name());
         return Err(reader.plan(at, problem, "remove it, or write runtime = \"fsdp2\""));
     }
-    let ranks = reader.count("mesh.pp", at, 1, MOST_RANKS)?;
+    let ranks = reader.count(&written::Mesh::pp, at)?;
     let chips = u64::from(topology.chips());
     if !chips.is_multiple_of(ranks) {
         let problem = format!("mesh.pp = {ranks} does not divide the {chips} chips of {}", topology.name);
@@ -84,8 +85,8 @@ pub(super) fn stages(
     let weights = match &table.layers {
         Some(_) => [0; 2],
         None => [
-            weight(reader, "pipeline.first_stage_less_layers", table.first_stage_less_layers.as_ref())?,
-            weight(reader, "pipeline.last_stage_less_layers", table.last_stage_less_layers.as_ref())?,
+            weight(reader, &written::Pipeline::first_stage_less_layers, table.first_stage_less_layers.as_ref())?,
+            weight(reader, &written::Pipeline::last_stage_less_layers, table.last_stage_less_layers.as_ref())?,
         ],
     };
     let virtual_stages = virtual_stages(reader, table, model, (ranks, &schedule, stages), weights)?;
@@ -290,10 +291,10 @@ fn schedule(reader: &mut Reader<'_>, table: &written::Pipeline, each: Shape) -> 
 }
 
 /// How many blocks a stage at an end has less.
-fn weight(reader: &mut Reader<'_>, key: &str, at: Option<&Spanned<i64>>) -> Result<u64, ScenarioError> {
+fn weight(reader: &mut Reader<'_>, key: &Key, at: Option<&Spanned<i64>>) -> Result<u64, ScenarioError> {
     match at {
-        None => Ok(reader.assume(key, 1, 1)),
-        Some(at) => reader.count(key, at, 0, MOST_SMALL),
+        None => Ok(reader.assume(key.path, 1, 1)),
+        Some(at) => reader.count(key, at),
     }
 }
 
@@ -348,10 +349,10 @@ fn by_keys(
     }
     let Some(at) = &table.layers_per_stage else {
         let (written, usual) = (table.virtual_stages.as_ref(), u64::from(usual));
-        let stages = reader.count_or("pipeline.virtual_stages", written, 1, MOST_SMALL, usual)?;
+        let stages = reader.count_or(&written::Pipeline::virtual_stages, written, usual)?;
         return Ok(stages as u32);
     };
-    let per_stage = reader.count("pipeline.layers_per_stage", at, 1, MOST_SMALL)?;
+    let per_stage = reader.count(&written::Pipeline::layers_per_stage, at)?;
     let all = model.layers.count() + first + last;
     let stages = all.div_ceil(per_stage);
     let problem = |why: String| {

@@ -5,7 +5,7 @@ use toml::Spanned;
 use super::entry::Runtime;
 use super::error::ScenarioError;
 use super::names::FSDP2;
-use super::reader::{MOST_RANKS, Reader};
+use super::reader::Reader;
 use super::written;
 use crate::hardware::Topology;
 use crate::model::fuse::float8::MULTIPLE;
@@ -24,7 +24,7 @@ pub(super) fn tensor(
     let written = scenario.tensor_parallel.as_ref().map(Spanned::get_ref);
     let mesh = scenario.mesh.get_ref();
     let ranks = match &mesh.tp {
-        Some(at) => reader.count("mesh.tp", at, 1, MOST_RANKS)?,
+        Some(at) => reader.count(&written::Mesh::tp, at)?,
         None => 1,
     };
     let (Some(at), true) = (&mesh.tp, ranks > 1) else {
@@ -54,8 +54,8 @@ pub(super) fn tensor(
     let loss = written.and_then(|table| table.loss);
     Ok(TensorParallel {
         ranks,
-        sequence: reader.flag("tensor_parallel.sequence", sequence, true),
-        loss: reader.flag("tensor_parallel.loss", loss, true),
+        sequence: reader.flag(&written::TensorParallel::sequence, sequence),
+        loss: reader.flag(&written::TensorParallel::loss, loss),
         asynchronous,
     })
 }

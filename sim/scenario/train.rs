@@ -86,7 +86,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let documents = documents::documents(reader, &scenario.batch, seq)?;
     let tensor = tensor::tensor(reader, scenario, runtime, topology)?;
     let (context, rotate) = context::context(reader, scenario, (runtime, topology, &model, seq), tensor.ranks)?;
-    let count = |reader: &Reader<'_>, key: &str, at: &Spanned<i64>| reader.count(key, at, 1, MOST_RANKS);
+    let count = |reader: &Reader<'_>, key: &str, at: &Spanned<i64>| reader.count_within(key, at, 1, MOST_RANKS);
     let pp = stages::ranks(reader, scenario, (runtime, topology))?;
     let axes = (tensor.ranks, u64::from(context), pp);
     let (shard, replicate) = match runtime == DDP {
@@ -107,15 +107,14 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     recompute::fits(reader, scenario, &checkpoint)?;
     let reentrant = recompute::reentrant(reader, scenario, (&checkpoint, &model, runtime))?;
     let offload = recompute::offload(reader, scenario, runtime)?;
-    let early_stop =
-        reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
+    let early_stop = reader.flag(&written::Checkpointing::early_stop, scenario.activation_checkpointing.early_stop);
     let caller = (runtime, config.version.caller(), config.cpu_offload);
     let optimizer = optimizer::optimizer(reader, &scenario.optimizer, caller)?;
     optimizer::whole_matrices(reader, &scenario.optimizer, (&optimizer, tensor.ranks))?;
     let copied = (runtime, mixed_precision.storage, config.cpu_offload);
     let master_weights = optimizer::master_weights(reader, &scenario.optimizer, copied)?;
     let step_in_backward = training::in_backward(reader, &scenario.optimizer, (runtime, accumulation))?;
-    let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
+    let clip = reader.flag(&written::Optimizer::clip_grad_norm, scenario.optimizer.clip_grad_norm);
     let facts = (accumulation, replicate, pipeline.is_some());
     let between = accumulation::between(reader, scenario, runtime, facts)?;
     let regime = machine::regime(reader, &scenario.topology);
@@ -133,7 +132,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         None => reader.assume_for("precision.tf32", false, false, "PyTorch's default"),
         Some(written) => written,
     };
-    let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
+    let expandable_segments = reader.flag(&written::Memory::expandable_segments, scenario.memory.expandable_segments);
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let preference = dpo::dpo(reader, scenario, runtime)?;
@@ -217,7 +216,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
 /// Whether a micro-batch is one CUDA graph.
 fn cuda_graphs(reader: &mut Reader<'_>, written: &written::Framework, runtime: Runtime) -> bool {
     let graphs = match written.cuda_graphs {
-        None if runtime == FSDP2 => reader.flag("framework.cuda_graphs", None, false),
+        None if runtime == FSDP2 => reader.flag(&written::Framework::cuda_graphs, None),
         written => written.unwrap_or(false),
     };
     if graphs {
@@ -260,7 +259,7 @@ fn compiles(
         return Ok(false);
     }
     let Some(at) = written.model.as_ref().filter(|at| *at.get_ref()) else {
-        return Ok(reader.flag("compile.blocks", written.blocks, false));
+        return Ok(reader.flag(&written::Compile::blocks, written.blocks));
     };
     let hooked = runtime == FSDP2 && wrap.modules.is_empty() && wrap.blocks.iter().all(Option::is_some);
     if !hooked {
@@ -392,13 +391,10 @@ pub(super) fn eager(
     };
     Settings {
         workspace: profile.overheads.cublas_workspace.0,
-        persistent_workspace: reader.flag(
-            "framework.persistent_cublas_workspace",
-            framework.persistent_cublas_workspace,
-            false,
-        ),
+        persistent_workspace: reader
+            .flag(&written::Framework::persistent_cublas_workspace, framework.persistent_cublas_workspace),
         fused_rms_norm: match model.norms().kind {
-            Norm::Rms => reader.flag("framework.fused_rms_norm", framework.fused_rms_norm, true),
+            Norm::Rms => reader.flag(&written::Framework::fused_rms_norm, framework.fused_rms_norm),
             Norm::Layer { .. } => framework.fused_rms_norm.unwrap_or(true),
         },
         norm_code: NormCode::Torch,

@@ -15,8 +15,6 @@ use crate::plan::megatron::Recompute;
 use crate::program::DType;
 use crate::runtime::fsdp::MixedPrecision;
 
-/// The largest rank that is read.
-const MOST_RANK: u64 = 1 << 16;
 /// The key of `enable_input_require_grads`.
 const INPUTS: &str = "trained.input_gradients";
 /// All linears of a layer (`target_modules`, peft).
@@ -43,7 +41,7 @@ pub(super) fn trained(
         if whole {
             return Ok(None);
         }
-        base.inputs = reader.flag(INPUTS, None, asks);
+        base.inputs = reader.flag_or(INPUTS, None, asks);
         return Ok(Some(base));
     };
     let (at, table) = (table, table.get_ref());
@@ -67,7 +65,7 @@ pub(super) fn trained(
         }
     }
     if let Some(last) = &table.last_layers {
-        let count = reader.count("trained.last_layers", last, 0, 1 << 20)?;
+        let count = reader.count(&written::Trained::last_layers, last)?;
         if count >= layers {
             reader.idle("trained.last_layers", "the model has no more layers than that, so all of them are trained");
         }
@@ -75,7 +73,7 @@ pub(super) fn trained(
     }
     let inputs = table.input_gradients.as_ref().map(|at| *at.get_ref());
     if !trained.embedding {
-        trained.inputs = reader.flag(INPUTS, inputs, asks);
+        trained.inputs = reader.flag_or(INPUTS, inputs, asks);
     } else if inputs.is_some() {
         reader.idle(INPUTS, "the embedding is trained, so its result has a gradient");
     }
@@ -109,7 +107,7 @@ pub(super) fn adapters(
 ) -> Result<Option<Trained>, ScenarioError> {
     let Some(at) = &scenario.lora else { return Ok(None) };
     let table = at.get_ref();
-    let rank = reader.count("lora.rank", &table.rank, 1, MOST_RANK as i64)?;
+    let rank = reader.count(&written::Lora::rank, &table.rank)?;
     let dropout = share_dropped(reader, table, "LoRA's default")?;
     let modules = modules(reader, &table.modules)?;
     for (name, module) in table.modules.get_ref().iter().filter_map(|name| Some((name, module_of(name.get_ref())?))) {
@@ -157,7 +155,7 @@ fn lora(
         let problem = "[lora] is simulated under fully_shard and on one device, not under FSDP1";
         return Err(reader.plan(at, problem, "write runtime = \"fsdp2\", or remove the table"));
     }
-    let rank = reader.count("lora.rank", &table.rank, 1, MOST_RANK as i64)?;
+    let rank = reader.count(&written::Lora::rank, &table.rank)?;
     let dropout = share_dropped(reader, table, "LoraConfig's default")?;
     let code = match table.implementation {
         Some(LoraCode::Torchtune) => Code::Torchtune,

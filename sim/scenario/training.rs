@@ -5,14 +5,12 @@ use toml::Spanned;
 use super::change::Change;
 use super::entry::Runtime;
 use super::error::ScenarioError;
+use super::keys::row::Key;
 use super::names::SINGLE_DEVICE;
-use super::reader::{MOST_SMALL, Reader};
+use super::reader::Reader;
 use super::written;
 use crate::model::head::Loss;
 use crate::runtime::train::{KeepLogits, Loop};
-
-/// Metrics, or numbers read back in a step.
-const MOST_SYNCS: i64 = 1000;
 
 /// The loss, compiled or not.
 pub(super) fn loss(
@@ -41,7 +39,7 @@ pub(super) fn loss(
 
 fn kind(reader: &mut Reader<'_>, written: &written::Loss) -> Result<Loss, ScenarioError> {
     let chunks = |reader: &mut Reader<'_>| {
-        reader.count_or("loss.chunks", written.chunks.as_ref(), 1, MOST_SMALL, 8).map(|chunks| chunks as u32)
+        reader.count_or(&written::Loss::chunks, written.chunks.as_ref(), 8).map(|chunks| chunks as u32)
     };
     let loss = match written.kind.as_ref().map(|at| *at.get_ref()) {
         None => reader.assume_for("loss.kind", Loss::default(), "fp32", "logits cast to fp32"),
@@ -54,7 +52,7 @@ fn kind(reader: &mut Reader<'_>, written: &written::Loss) -> Result<Loss, Scenar
             written::LossKind::ChunkedGradients => Loss::ChunkedGradients {
                 chunks: chunks(reader)?,
                 compiled: false,
-                unshards: reader.flag(
+                unshards: reader.flag_or(
                     "loss.unshards_head",
                     written.unshards_head.as_ref().map(|at| *at.get_ref()),
                     false,
@@ -62,7 +60,7 @@ fn kind(reader: &mut Reader<'_>, written: &written::Loss) -> Result<Loss, Scenar
             },
             written::LossKind::FusedLinear => Loss::FusedLinear,
             written::LossKind::VocabularyChunked => {
-                let words = reader.count_or("loss.words", written.words.as_ref(), 1, 1 << 20, 2048)?;
+                let words = reader.count_or(&written::Loss::words, written.words.as_ref(), 2048)?;
                 Loss::VocabularyChunked { words: words as u32 }
             }
         },
@@ -117,16 +115,16 @@ pub(super) fn training_loop(
     loss: Loss,
 ) -> Result<Loop, ScenarioError> {
     let at = &written.training_loop;
-    let small = |key, at: &Option<Spanned<i64>>| match at {
-        Some(at) => reader.count(key, at, 0, MOST_SYNCS).map(|count| count as u32),
+    let small = |key: &Key, at: &Option<Spanned<i64>>| match at {
+        Some(at) => reader.count(key, at).map(|count| count as u32),
         None => Ok(0),
     };
-    let train_metrics = small("loop.train_metrics", &at.train_metrics)?;
+    let train_metrics = small(&written::Loop::train_metrics, &at.train_metrics)?;
     if let Some(at) = at.train_metrics.as_ref().filter(|_| train_metrics > 0 && !loss.sees_whole_logits()) {
         let problem = "metrics are computed on whole logits, and this loss takes them in parts or not at all";
         return Err(reader.plan(at, problem, "remove loop.train_metrics, or write loss.kind = \"fp32\""));
     }
-    Ok(Loop { train_metrics, host_syncs: small("loop.host_syncs_per_step", &at.host_syncs_per_step)? })
+    Ok(Loop { train_metrics, host_syncs: small(&written::Loop::host_syncs_per_step, &at.host_syncs_per_step)? })
 }
 
 /// Whether each parameter is stepped as soon as its gradient is there.

@@ -131,8 +131,9 @@ impl Scenario {
     fn read(file: &str, source: &Source<'_>, how: How<'_>) -> Result<Scenario, ScenarioError> {
         let mut scenario = source.written().map_err(|error| unread(file, source.text(), &error))?;
         let table = source.table();
-        let mut reader = Reader { file, source, table, assumptions: vec![], idle: vec![], how };
+        let mut reader = Reader { file, framework: "", source, table, assumptions: vec![], idle: vec![], how };
         let runtime = runtime(&reader, &scenario.runtime)?;
+        reader.framework = runtime.written();
         releases::fill(&mut reader, &mut scenario, runtime)?;
         understand(&mut reader, &scenario, runtime)
     }
@@ -236,7 +237,7 @@ fn understand(
     let launch_blocking = match job.parts() {
         // One program: the host launches nothing in between.
         Parts::Compiled(_) => false,
-        _ => reader.flag("framework.launch_blocking", scenario.framework.launch_blocking, false),
+        _ => reader.flag(&written::Framework::launch_blocking, scenario.framework.launch_blocking),
     };
     idle::find(reader, (runtime, &topology), &job);
     let one_queue = one_queue(reader, scenario, &job, &topology)?;

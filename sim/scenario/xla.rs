@@ -5,7 +5,7 @@ use toml::{Spanned, Value};
 
 use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
-use super::reader::{MOST_SMALL, Reader};
+use super::reader::Reader;
 use super::written::{Eight, ExpertExchange, Moment};
 use super::{foreign, machine, names, optimizer, written};
 use crate::cost::{Regime, Software};
@@ -19,9 +19,6 @@ use crate::runtime::spmd::{
     Attention, Backend as Plan, Flags, Keep, Mesh, Policy, Quantization, Run, TENSORS, Targets, Windows, XlaPlan,
 };
 use crate::units::Finite;
-
-/// The longest run.
-const MOST_STEPS: i64 = 1 << 40;
 
 mod attention;
 mod gpu;
@@ -87,7 +84,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
     let remat = policy(reader, table)?;
     let pipeline = pipeline::pipeline(reader, (table, &scenario.mesh), (&model, mesh), (micro, remat))?;
     let attention = if on_gpus { gpu::attention(reader, table)? } else { attention::attention(reader, table)? };
-    let vocab_tiling = reader.count_or("xla.num_vocab_tiling", table.num_vocab_tiling.as_ref(), 1, MOST_SMALL, 1)?;
+    let vocab_tiling = reader.count_or(&written::Xla::num_vocab_tiling, table.num_vocab_tiling.as_ref(), 1)?;
     if let (Some(at), false) = (&table.num_vocab_tiling, (micro * seq).is_multiple_of(vocab_tiling)) {
         let problem = format!("num_vocab_tiling = {vocab_tiling} does not divide the {} tokens of a chip", micro * seq);
         return Err(reader.plan(at, problem, "write a divisor of them"));
@@ -103,7 +100,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
     // `mu_dtype` is the weights' where nothing is said (optax's `scale_by_adam`).
     let moment = if half_weights { (Moment::Bfloat16, "bfloat16") } else { (Moment::Float32, "float32") };
     let optax = optimizer::optax(reader, &scenario.optimizer, runtime)?;
-    let scan = reader.flag("xla.scan_layers", table.scan_layers.as_ref().map(|at| *at.get_ref()), true);
+    let scan = reader.flag(&written::Xla::scan_layers, table.scan_layers.as_ref().map(|at| *at.get_ref()));
     let (compiler_flags, flags, backend) = if on_gpus {
         let (flags, backend) = gpu::flags(reader, table)?;
         (Named::new(), flags, backend)
@@ -125,23 +122,23 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         windows: windows(topology, mesh),
         targets: table.targets.unwrap_or_else(|| reader.assume("xla.targets", Targets::OneHot, "one_hot")),
         vocab_tiling,
-        iota_embed: reader.flag("xla.use_iota_embed", table.use_iota_embed, false),
+        iota_embed: reader.flag(&written::Xla::use_iota_embed, table.use_iota_embed),
         capacity_factor: capacity(reader, table, &model)?,
         send_tokens: send_tokens(reader, table, (&model, mesh, &scenario.mesh))?,
-        clip: reader.flag("xla.gradient_clipping", table.gradient_clipping, true),
+        clip: reader.flag(&written::Xla::gradient_clipping, table.gradient_clipping),
         float32_scores: match (attention, table.float32_qk_product) {
-            (Attention::DotProduct, written) => reader.flag("xla.float32_qk_product", written, false),
+            (Attention::DotProduct, written) => reader.flag_or("xla.float32_qk_product", written, false),
             (_, written) => written.unwrap_or(false),
         },
         norm_by_product: match (remat, table.norm_by_product) {
-            (Policy::None, written) => reader.flag("xla.norm_by_product", written, false),
+            (Policy::None, written) => reader.flag_or("xla.norm_by_product", written, false),
             (_, written) => written.unwrap_or(false),
         },
         quantization: quantization(reader, table, topology)?,
         activation_embed: match (table.activation_embed, rules.activation_embed) {
             (None, _) if mesh.tensor == 1 => false,
             (None, Some(ruled)) => ruled,
-            (written, _) => reader.flag("xla.activation_embed", written, true),
+            (written, _) => reader.flag(&written::Xla::activation_embed, written),
         },
         accumulation: accumulation as u32,
         multi_steps,
@@ -152,7 +149,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
             written => written.unwrap_or_else(|| reader.assume("xla.mu_dtype", moment.0, moment.1)) == Moment::Bfloat16,
         },
         run: run(reader, table)?,
-        host_syncs: reader.count_or("xla.host_syncs_per_step", syncs, 0, MOST_SMALL, 0)? as u32,
+        host_syncs: reader.count_or(&written::Xla::host_syncs_per_step, syncs, 0)? as u32,
         hbm: if on_gpus { gpu::pool(reader, table, topology)? } else { topology.chip.memory },
         torch: None,
         model,
@@ -169,14 +166,14 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
 /// The run that compiling is spread over; how long it is may stay open.
 fn run(reader: &mut Reader<'_>, table: &written::Xla) -> Result<Run, ScenarioError> {
     let steps = match &table.steps {
-        Some(at) => Some(reader.count("xla.steps", at, 1, MOST_STEPS)?),
+        Some(at) => Some(reader.count(&written::Xla::steps, at)?),
         None => None,
     };
     if table.steps.is_none() && table.shapes.is_none() && table.persistent_cache.is_none() {
         return Ok(Run { steps, shapes: 1, cached: false });
     }
-    let shapes = reader.count_or("xla.shapes", table.shapes.as_ref(), 1, MOST_SMALL, 1)?;
-    let cached = reader.flag("xla.persistent_cache", table.persistent_cache, false);
+    let shapes = reader.count_or(&written::Xla::shapes, table.shapes.as_ref(), 1)?;
+    let cached = reader.flag_or("xla.persistent_cache", table.persistent_cache, false);
     if let (Some(at), Some(steps)) = (&table.shapes, steps)
         && shapes > steps
     {

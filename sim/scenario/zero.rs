@@ -11,6 +11,7 @@ use toml::Spanned;
 use super::assumption::Assumption;
 use super::entry::{Base, Decided, Entry, Runtime};
 use super::error::ScenarioError;
+use super::keys::row::Key;
 use super::megatron::mesh;
 use super::reader::Reader;
 use super::train::eager;
@@ -70,8 +71,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     sequence::check(reader, scenario, (&model, seq, topology), &zero)?;
     let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers.count())?;
     recompute::fits(reader, scenario, &checkpoint)?;
-    let early_stop =
-        reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
+    let early_stop = reader.flag(&written::Checkpointing::early_stop, scenario.activation_checkpointing.early_stop);
     let optimizer = match zero.offload.optimizer {
         true => offload::optimizer(reader, &scenario.optimizer)?,
         false => super::optimizer::optimizer(reader, &scenario.optimizer, (runtime, Caller::Zero, false))?,
@@ -79,12 +79,12 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     if zero.offload.optimizer && scenario.optimizer.clip_grad_norm.is_some() {
         reader.idle("optimizer.clip_grad_norm", "on the host DeepSpeed takes the norm and scales gradients either way");
     }
-    let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
+    let clip = reader.flag(&written::Optimizer::clip_grad_norm, scenario.optimizer.clip_grad_norm);
     let regime = machine::regime(reader, &scenario.topology);
     machine::no_flex(reader, &scenario.attention)?;
     let (attention, deterministic) =
         machine::pytorch_kernels(reader, &scenario.attention, (topology, profile), &model)?;
-    let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
+    let expandable_segments = reader.flag(&written::Memory::expandable_segments, scenario.memory.expandable_segments);
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let loss = training::loss(reader, &scenario.loss, &scenario.compile)?;
@@ -204,14 +204,13 @@ fn zero(
     let stage = stage(reader, table)?;
     let table = table.get_ref();
     without_rules(reader, table, stage)?;
-    let bucket =
-        reader.count_or("zero.reduce_bucket_size", table.reduce_bucket_size.as_ref(), 1, disks::MOST, BUCKET)?;
+    let bucket = reader.count_or(&written::Zero::reduce_bucket_size, table.reduce_bucket_size.as_ref(), BUCKET)?;
     if let Some(at) = &table.allgather_bucket_size {
-        reader.count("zero.allgather_bucket_size", at, 1, disks::MOST)?;
+        reader.count(&written::Zero::allgather_bucket_size, at)?;
         reader
             .idle("zero.allgather_bucket_size", "PyTorch has all_gather_into_tensor, which gathers everything at once");
     }
-    let overlap = reader.flag("zero.overlap_comm", table.overlap_comm, stage == Stage::Three);
+    let overlap = reader.flag_or("zero.overlap_comm", table.overlap_comm, stage == Stage::Three);
     let round_robin = match &table.round_robin_gradients {
         None if stage < Stage::Three => reader.assume("zero.round_robin_gradients", false, false),
         at => at.as_ref().is_some_and(|at| *at.get_ref()),
@@ -240,21 +239,22 @@ fn of_three(reader: &mut Reader<'_>, table: &written::Zero) -> Result<(Gathering
         return Err(reader.plan(at, "zero.round_robin_gradients means nothing under stage = 3", remedy));
     }
     let default = Gathering::default();
-    let mut count = |key: &str, at: &Option<Spanned<i64>>, least, default| {
-        reader.count_or(&format!("zero.{key}"), at.as_ref(), least, disks::MOST, default)
-    };
+    let mut count = |key: &Key, at: &Option<Spanned<i64>>, default| reader.count_or(key, at.as_ref(), default);
     let gathering = Gathering {
-        prefetch: count("stage3_prefetch_bucket_size", &table.stage3_prefetch_bucket_size, 0, default.prefetch)?,
+        prefetch: count(
+            &written::Zero::stage3_prefetch_bucket_size,
+            &table.stage3_prefetch_bucket_size,
+            default.prefetch,
+        )?,
         persist: count(
-            "stage3_param_persistence_threshold",
+            &written::Zero::stage3_param_persistence_threshold,
             &table.stage3_param_persistence_threshold,
-            0,
             default.persist,
         )?,
-        live: count("stage3_max_live_parameters", &table.stage3_max_live_parameters, 0, default.live)?,
-        reuse: count("stage3_max_reuse_distance", &table.stage3_max_reuse_distance, 0, default.reuse)?,
+        live: count(&written::Zero::stage3_max_live_parameters, &table.stage3_max_live_parameters, default.live)?,
+        reuse: count(&written::Zero::stage3_max_reuse_distance, &table.stage3_max_reuse_distance, default.reuse)?,
     };
-    Ok((gathering, count("sub_group_size", &table.sub_group_size, 1, SUB_GROUP)?))
+    Ok((gathering, count(&written::Zero::sub_group_size, &table.sub_group_size, SUB_GROUP)?))
 }
 
 /// Ranks among which ZeRO++ spreads parameters a second time.
@@ -265,7 +265,7 @@ fn hpz(
     offload: Offload,
 ) -> Result<u32, ScenarioError> {
     let Some(at) = &table.zero_hpz_partition_size else { return Ok(1) };
-    let size = reader.count("zero.zero_hpz_partition_size", at, 1, ranks.into())? as u32;
+    let size = reader.count_within("zero.zero_hpz_partition_size", at, 1, ranks.into())? as u32;
     if !ranks.is_multiple_of(size) {
         let problem = format!("{ranks} ranks cannot be cut into groups of zero.zero_hpz_partition_size = {size}");
         let remedy = format!("take a divisor of {ranks}, such as the chips of a node");

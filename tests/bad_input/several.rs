@@ -138,7 +138,7 @@ fn slips(text: &str) -> Vec<(usize, String)> {
         // No key takes a day.
         slips.push((at + 1, format!("{key} = 2026-11-25")));
         slips.push((at + 1, format!("{line}\nno_such_{key} = 1")));
-        let row = keys::table(&table).and_then(|table| table.keys.iter().find(|row| row.name == key));
+        let row = keys::table(&table).and_then(|table| table.keys.iter().find(|row| row.name() == key));
         if let Some(Kind::Count(Some(_))) = row.map(|row| row.kind) {
             slips.push((at + 1, format!("{key} = -1")));
         }

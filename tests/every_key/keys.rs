@@ -157,7 +157,7 @@ pub fn said_of_a_word(name: &str) -> String {
 pub fn all() -> Vec<Key> {
     // What the run is called, and what it measured, which other commands read.
     let tables = TABLES.into_iter().filter(|table| !["", "measured"].contains(&table.name));
-    let rows = tables.flat_map(|table| table.keys.iter().map(move |key| (table.path(key), key.kind)));
+    let rows = tables.flat_map(|table| table.keys.iter().map(move |key| (key.path.to_owned(), key.kind)));
     let mut keys: Vec<Key> = rows.map(|(name, kind)| Key { values: values(&name, kind), name }).collect();
     keys.sort_by(|one, other| one.name.cmp(&other.name));
     keys

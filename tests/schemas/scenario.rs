@@ -141,8 +141,8 @@ fn put(root: &mut Value, path: &str, schema: Value) {
 /// What a file of one framework may not have: every key that it does not read, and every table that it reads nothing of.
 fn refused(framework: &str) -> Value {
     let mut refused = json!({"properties": {}});
-    for (of, key) in rows().filter(|(of, key)| of.is_read_by(framework) && !key.is_read_by(framework)) {
-        put(&mut refused, &of.path(key), false.into());
+    for (_, key) in rows().filter(|(of, key)| of.is_read_by(framework) && !key.is_read_by(framework)) {
+        put(&mut refused, &key.path, false.into());
     }
     for of in TABLES.iter().filter(|of| !of.is_read_by(framework)) {
         put(&mut refused, of.name, false.into());
@@ -153,8 +153,8 @@ fn refused(framework: &str) -> Value {
 /// The schema.
 pub fn schema() -> Value {
     let mut root = json!({"properties": {}});
-    for (of, key) in rows() {
-        let path = of.path(key);
+    for (_, key) in rows() {
+        let path = key.path;
         let mut schema = takes(&path, key.kind);
         schema["description"] = description(key, key.defaults).into();
         if let Some(value) = default(key.defaults) {
@@ -163,7 +163,7 @@ pub fn schema() -> Value {
         put(&mut root, &path, schema);
     }
     let mut tables: Vec<String> = TABLES.iter().map(|of| of.name.to_owned()).collect();
-    let inner = rows().filter_map(|(of, key)| of.path(key).rsplit_once('.').map(|(parent, _)| parent.to_owned()));
+    let inner = rows().filter_map(|(_, key)| key.path.rsplit_once('.').map(|(parent, _)| parent.to_owned()));
     tables.extend(inner);
     for path in tables {
         let help = TABLES.iter().find(|of| of.name == path && !path.is_empty()).map(|of| of.help);

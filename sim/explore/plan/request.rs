@@ -371,7 +371,7 @@ fn key(written: &str) -> Result<&'static str, PlanError> {
         let problem = format!("{written} is what the request itself says");
         return Err(PlanError::request(problem, "write model, sequence, global_batch, frameworks or [[machine]]"));
     }
-    match keys::path(written) {
+    match keys::row(written).map(|row| row.path) {
         Some(path) if !written.starts_with("measured.") => Ok(path),
         _ => {
             let problem = keys::misnamed(written).unwrap_or_else(|| format!("{written} is what a run has measured"));
@@ -383,7 +383,7 @@ fn key(written: &str) -> Result<&'static str, PlanError> {
 /// Keys of a table and of the tables in it, as `table.key`.
 fn flat(table: &Table) -> Vec<(String, Value)> {
     let one = |(name, value): (&String, &Value)| match value {
-        Value::Table(inner) if keys::path(name).is_none() && keys::table(name).is_some() => {
+        Value::Table(inner) if keys::row(name).is_none() && keys::table(name).is_some() => {
             inner.iter().map(|(key, value)| (format!("{name}.{key}"), value.clone())).collect()
         }
         value => vec![(name.clone(), value.clone())],

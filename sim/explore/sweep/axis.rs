@@ -133,7 +133,7 @@ impl Axis {
 /// Whether there is such a key, and a sweep may set it.
 fn named(key: &str) -> Result<(), AxisError> {
     if let Some(table) = keys::table(key).filter(|table| !table.name.is_empty()) {
-        let first = table.keys.first().map_or("", |key| key.name);
+        let first = table.keys.first().map_or("", |key| key.name());
         return Err(AxisError::Table { table: key.to_owned(), key: first });
     }
     if let Some(problem) = keys::misnamed(key) {

@@ -15,7 +15,7 @@ macro_rules! keys {
         keys! {
             $(#[doc = $about])+
             #[derive($($derive),+)]
-            within "", $name;
+            within (concat!($table, ".")) "", $name;
             $($rows)*
         }
 
@@ -33,7 +33,7 @@ macro_rules! keys {
     (
         $(#[doc = $about:literal])+
         #[derive($($derive:ident),+)]
-        within $within:literal, $name:ident;
+        within ($path:expr) $within:literal, $name:ident;
         $(
             $(#[doc = $help:literal])+
             $(#[serde($($serde:tt)+)])?
@@ -62,23 +62,28 @@ macro_rules! keys {
             )+)?
         }
 
+        #[allow(non_upper_case_globals, dead_code, reason = "a key is named as its field is, and not every one is named outside")]
         impl $name {
+            $(
+                $(#[doc = $help])+
+                pub(in crate::scenario) const $field: $crate::scenario::keys::row::Key =
+                    $crate::scenario::keys::row::Key::new(
+                        concat!($path, $within, stringify!($field)),
+                        takes!($type $(, $kind)?),
+                        $read_by,
+                        concat!($($help),+),
+                    )$(.$what($($value)*))*.defaults(&[$(
+                        $crate::scenario::keys::row::Preset {
+                            frameworks: $taken_by,
+                            value: $taken,
+                            release: $release,
+                            place: $place,
+                        }
+                    ),*]);
+            )*
+
             /// Its keys, in the order that people write them.
-            pub(in crate::scenario) const KEYS: &'static [$crate::scenario::keys::row::Key] = &[$(
-                $crate::scenario::keys::row::Key::new(
-                    concat!($within, stringify!($field)),
-                    takes!($type $(, $kind)?),
-                    $read_by,
-                    concat!($($help),+),
-                )$(.$what($($value)*))*.defaults(&[$(
-                    $crate::scenario::keys::row::Preset {
-                        frameworks: $taken_by,
-                        value: $taken,
-                        release: $release,
-                        place: $place,
-                    }
-                ),*]),
-            )*];
+            pub(in crate::scenario) const KEYS: &'static [$crate::scenario::keys::row::Key] = &[$(Self::$field),*];
         }
     };
 }

@@ -20,8 +20,8 @@ pub struct Table {
 /// A key.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
-    /// Without its table; of a table in a table, both names: `aio.block_size`.
-    pub name: &'static str,
+    /// In full, `batch.micro`; of a table in a table, with both names: `zero.aio.block_size`.
+    pub path: &'static str,
     /// What it takes.
     pub kind: Kind,
     /// The frameworks that read it, as scenarios name them.
@@ -79,6 +79,16 @@ pub enum Kind {
     List(&'static [&'static str]),
     /// Something else, in words.
     Other(&'static str),
+}
+
+impl Kind {
+    /// The least and the most of a count; of all else any number.
+    pub(in crate::scenario) fn bounds(self) -> (i64, i64) {
+        match self {
+            Kind::Count(Some(bounds)) => bounds,
+            _ => (i64::MIN, i64::MAX),
+        }
+    }
 }
 
 /// One of the choices of a key.
@@ -171,17 +181,23 @@ pub(super) const fn joined<const N: usize>(parts: &[&[Key]]) -> [Key; N] {
 }
 
 impl Key {
+    /// A key of a path, which begins with a dot where the key is at the top.
     pub(in crate::scenario) const fn new(
-        name: &'static str,
+        path: &'static str,
         kind: Kind,
         read_by: &'static [&'static str],
         help: &'static str,
     ) -> Key {
-        Key { name, kind, read_by, help: help.trim_ascii(), example: None, defaults: &[], instead: &[] }
+        let path = match path.as_bytes() {
+            [b'.', ..] => path.split_at(1).1,
+            _ => path,
+        };
+        Key { path, kind, read_by, help: help.trim_ascii(), example: None, defaults: &[], instead: &[] }
     }
 
-    pub(super) const fn named(self, name: &'static str) -> Key {
-        Key { name, ..self }
+    /// A key that a field cannot be called by.
+    pub(super) const fn at(self, path: &'static str) -> Key {
+        Key { path, ..self }
     }
 
     pub(in crate::scenario) const fn such_as(self, example: &'static str) -> Key {
@@ -194,6 +210,17 @@ impl Key {
 
     pub(super) const fn instead(self, instead: &'static [Instead]) -> Key {
         Key { instead, ..self }
+    }
+
+    /// Without its table: `micro`, `aio.block_size`.
+    pub fn name(&self) -> &'static str {
+        self.path.split_once('.').map_or(self.path, |(_, name)| name)
+    }
+
+    /// What a framework takes where the file leaves it out; none where that is not said, or not one value.
+    pub fn taken(&self, framework: &str) -> Option<&'static str> {
+        let mut of = self.defaults.iter().filter(|preset| preset.frameworks.contains(&framework));
+        of.next().map(|preset| preset.value).filter(|value| *value != "by size" && !value.contains(" or "))
     }
 
     /// Whether a framework reads it.
@@ -227,11 +254,6 @@ impl Table {
     /// Whether a framework reads any key of it.
     pub fn is_read_by(&self, framework: &str) -> bool {
         self.keys.iter().any(|key| key.is_read_by(framework))
-    }
-
-    /// A key in full, `batch.micro`.
-    pub fn path(&self, key: &Key) -> String {
-        if self.name.is_empty() { key.name.to_owned() } else { format!("{}.{}", self.name, key.name) }
     }
 }
 

@@ -109,7 +109,7 @@ keys! {
     reshard_after_backward: Option<Spanned<ReshardAfterBackward>> as Other("true, or \"last_micro_batch\"") => FSDP.such_as("\"last_micro_batch\"");
     /// Another reshard policy for some layers.
     #[serde(default, rename = "override")]
-    overrides: Vec<Override> as List(&[]) => FSDP.named("override").such_as("[{ blocks = [0, 8], reshard_after_forward = false }]");
+    overrides: Vec<Override> as List(&[]) => FSDP.at("fsdp.override").such_as("[{ blocks = [0, 8], reshard_after_forward = false }]");
     /// Layers that each layer prefetches explicitly in forward.
     forward_prefetch: Option<Spanned<i64>> as between(0, 1 << 16) => FSDP.such_as("1")
         default FSDP => "0" of "PyTorch 2.15.0; torchtitan 0.2.2" at "_fully_shard.py:713; torchtitan/models/llama4/infra/parallelize.py:445-467";

@@ -45,7 +45,7 @@ impl Kind {
 
 /// What a key says, without its name where the text begins with that, as it does where a framework calls it the same.
 pub fn about(key: &Key) -> String {
-    let own = key.name.rsplit('.').next().unwrap_or(key.name);
+    let own = key.path.rsplit('.').next().unwrap_or(key.path);
     let rest = key.help.strip_prefix(&format!("`{own}`: ")).unwrap_or(key.help);
     let mut letters = rest.chars();
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())

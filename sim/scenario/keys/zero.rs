@@ -69,7 +69,7 @@ keys! {
 keys! {
     /// `aio`: how files are read and written.
     #[derive(Debug, Deserialize)]
-    within "aio.", Aio;
+    within ("zero.") "aio.", Aio;
 
     /// `block_size`: bytes of one read or write of a disk.
     block_size: Option<Spanned<i64>> as between(1, 1 << 40) => ZERO.such_as("1048576");
@@ -88,7 +88,7 @@ keys! {
 keys! {
     /// `offload_optimizer`.
     #[derive(Debug, Deserialize)]
-    within "offload_optimizer.", OffloadOptimizer;
+    within ("zero.") "offload_optimizer.", OffloadOptimizer;
 
     /// Where optimizer states live: on the GPU, in the host's memory, or on its disks.
     device: Option<Spanned<Device>> => ZERO;
@@ -111,7 +111,7 @@ keys! {
 keys! {
     /// `offload_param`.
     #[derive(Debug, Deserialize)]
-    within "offload_param.", OffloadParam;
+    within ("zero.") "offload_param.", OffloadParam;
 
     /// Where sharded parameters live: on the GPU, in the host's memory, or on its disks.
     device: Option<Spanned<Device>> => ZERO;

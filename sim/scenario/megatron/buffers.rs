@@ -3,6 +3,7 @@
 
 use toml::Spanned;
 
+use super::super::written;
 use crate::hardware::Topology;
 use crate::program::Kernel;
 use crate::runtime::megatron::{Implementation, Overlap, Scatter};
@@ -22,7 +23,7 @@ pub(super) fn asked(
     (ranks, topology): (u32, &Topology),
 ) -> Result<Option<Overlap>, ScenarioError> {
     let written = table.tp_comm_overlap.as_ref().map(|at| *at.get_ref());
-    let overlaps = reader.flag("megatron.tp_comm_overlap", written, false);
+    let overlaps = reader.flag(&written::Megatron::tp_comm_overlap, written);
     let Some(at) = table.tp_comm_overlap.as_ref().filter(|_| overlaps) else {
         return means_nothing(reader, table).map(|()| None);
     };
@@ -46,7 +47,7 @@ pub(super) fn asked(
     let margin = table.tp_comm_bulk_sm_margin.as_ref().map(|at| *at.get_ref());
     let of_engine = Overlap::default();
     Ok(Some(Overlap {
-        bulk_margin: reader.flag(BULK, margin, of_engine.bulk_margin),
+        bulk_margin: reader.flag_or(BULK, margin, of_engine.bulk_margin),
         proj: scatter(reader, ("megatron.tp_comm_proj_fprop", &table.tp_comm_proj_fprop), of_engine.proj)?,
         fc2: scatter(reader, ("megatron.tp_comm_fc2_fprop", &table.tp_comm_fc2_fprop), of_engine.fc2)?,
     }))

@@ -13,7 +13,6 @@ use crate::scenario::machine;
 use crate::scenario::reader::Reader;
 use crate::scenario::written;
 
-const KEY: &str = "megatron.deterministic_mode";
 const REMEDY: &str = "write megatron.deterministic_mode = false";
 
 /// Whether it is on.
@@ -28,7 +27,7 @@ pub(super) fn asked(
         let problem = "Megatron-DeepSpeed has no deterministic mode";
         return written.map_or(Ok(false), |at| Err(reader.plan(at, problem, "remove megatron.deterministic_mode")));
     }
-    let on = reader.flag(KEY, written.map(|at| *at.get_ref()), false);
+    let on = reader.flag(&written::Megatron::deterministic_mode, written.map(|at| *at.get_ref()));
     let Some(at) = written.filter(|_| on) else { return Ok(false) };
     let overlaps = table.tp_comm_overlap.as_ref().is_some_and(|at| *at.get_ref());
     for (given, key) in [

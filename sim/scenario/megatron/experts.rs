@@ -8,7 +8,7 @@ use crate::model::routing::Load;
 use crate::near::did_you_mean;
 use crate::runtime::megatron::{ExpertCapacity, Implementation, Mesh, Mixture, TokenDispatcher};
 use crate::scenario::error::ScenarioError;
-use crate::scenario::reader::{MOST_RANKS, Reader};
+use crate::scenario::reader::Reader;
 use crate::scenario::written::{self, FlexBackend};
 use crate::units::Finite;
 
@@ -38,9 +38,9 @@ pub(super) fn mesh(
             None => Ok(mesh),
         };
     };
-    let ep = reader.count_or("mesh.ep", written.ep.as_ref(), 1, MOST_RANKS, 1)?;
+    let ep = reader.count_or(&written::Mesh::ep, written.ep.as_ref(), 1)?;
     let (tp, stage) = (u64::from(mesh.tp), u64::from(mesh.ranks_of_stage()));
-    let etp = reader.count_or("mesh.etp", written.etp.as_ref(), 1, MOST_RANKS, tp)?;
+    let etp = reader.count_or(&written::Mesh::etp, written.etp.as_ref(), tp)?;
     let place = |at: &Option<Spanned<i64>>| {
         at.as_ref().or(written.ep.as_ref()).map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at))
     };
@@ -139,14 +139,14 @@ pub(super) fn mixture(
         dispatcher,
         capacity,
         grouped,
-        permute_fusion: reader.flag("megatron.moe_permute_fusion", flag(&table.moe_permute_fusion), false),
-        fp32_router: reader.flag("megatron.moe_router_fp32", flag(&table.moe_router_fp32), false),
-        router_fusion: reader.flag("megatron.moe_router_fusion", flag(&table.moe_router_fusion), false),
+        permute_fusion: reader.flag(&written::Megatron::moe_permute_fusion, flag(&table.moe_permute_fusion)),
+        fp32_router: reader.flag(&written::Megatron::moe_router_fp32, flag(&table.moe_router_fp32)),
+        router_fusion: reader.flag(&written::Megatron::moe_router_fusion, flag(&table.moe_router_fusion)),
         delay_wgrad: super::overlap::delays(reader, table)?,
         shared_overlap,
         in_line: super::overlap::in_line(reader, table, shared_overlap)?,
         drawn: drawn(reader, table, model, capacity.is_some())?,
-        auxiliary_loss: reader.flag("megatron.moe_aux_loss", flag(&table.moe_aux_loss), false),
+        auxiliary_loss: reader.flag(&written::Megatron::moe_aux_loss, flag(&table.moe_aux_loss)),
     }))
 }
 
@@ -171,7 +171,7 @@ fn capacity(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<Option
             format!("write a number above 0, at most {MOST_CAPACITY}; 1.0 is a balanced load"),
         ));
     }
-    let pads = reader.flag("megatron.moe_pad_expert_input_to_capacity", pads.map(|at| *at.get_ref()), false);
+    let pads = reader.flag_or("megatron.moe_pad_expert_input_to_capacity", pads.map(|at| *at.get_ref()), false);
     Ok(Some(ExpertCapacity { factor: Finite::nearest(factor), pads }))
 }
 

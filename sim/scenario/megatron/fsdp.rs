@@ -84,7 +84,7 @@ pub(super) fn fuses(reader: &mut Reader<'_>, table: &written::Megatron, key: Key
         };
         return Err(reader.plan(key, problem, "write megatron.gradient_accumulation_fusion = false"));
     }
-    Ok(reader.flag(FUSION, written, false))
+    Ok(reader.flag_or(FUSION, written, false))
 }
 
 /// What the keys say, given what has been decided of gradients and the optimizer. How much is gathered ahead is decided with
@@ -127,8 +127,8 @@ pub(super) fn settings(
     Ok(Fsdp {
         strategy,
         unit_size: 0,
-        double_buffer: reader.flag("megatron.fsdp_double_buffer", buffer, false),
-        gather_group: reader.flag("megatron.create_all_gather_group", group, false),
+        double_buffer: reader.flag_or("megatron.fsdp_double_buffer", buffer, false),
+        gather_group: reader.flag_or("megatron.create_all_gather_group", group, false),
     })
 }
 
@@ -141,7 +141,7 @@ pub(super) fn unit(
     const KEY: &str = "megatron.suggested_communication_unit_size";
     let Some(fsdp) = job.fsdp else { return Ok(()) };
     let size = match &table.suggested_communication_unit_size {
-        Some(at) => reader.count(KEY, at, 1, 1 << 40)?,
+        Some(at) => reader.count(&written::Megatron::suggested_communication_unit_size, at)?,
         // What has no rules is refused before it is asked.
         None if refuses(job).is_some() => fsdp.unit_size,
         None => {

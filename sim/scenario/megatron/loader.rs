@@ -1,5 +1,6 @@
 //! `megatron.get_batch` as understood: how micro-batches reach the ranks.
 
+use super::super::written;
 use super::deepspeed;
 use crate::runtime::megatron::{Engine, Loader, Mesh};
 use crate::scenario::error::ScenarioError;
@@ -76,8 +77,14 @@ pub(super) fn loader(
     Ok(match whose {
         GetBatch::Everywhere => Loader::SizesFirst { everywhere: true },
         GetBatch::SizesFirst => Loader::SizesFirst { everywhere: false },
-        GetBatch::Broadcast => Loader::Broadcast { mask: reader.flag(MASK, mask, true), lengths: false },
-        GetBatch::Lengths => Loader::Broadcast { mask: reader.flag(MASK, mask, true), lengths: true },
-        GetBatch::EachRank => Loader::EachRank { mask: reader.flag(MASK, mask, false) },
+        GetBatch::Broadcast => Loader::Broadcast {
+            mask: reader.flag(&written::Megatron::create_attention_mask_in_dataloader, mask),
+            lengths: false,
+        },
+        GetBatch::Lengths => Loader::Broadcast {
+            mask: reader.flag(&written::Megatron::create_attention_mask_in_dataloader, mask),
+            lengths: true,
+        },
+        GetBatch::EachRank => Loader::EachRank { mask: reader.flag_or(MASK, mask, false) },
     })
 }

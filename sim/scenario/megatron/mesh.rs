@@ -2,11 +2,12 @@
 
 use toml::Spanned;
 
+use super::super::keys::row::Key;
 use crate::hardware::Topology;
 use crate::model::ModelConfig;
 use crate::runtime::megatron::{Mesh, Sharing};
 use crate::scenario::error::ScenarioError;
-use crate::scenario::reader::{MOST_RANKS, Reader};
+use crate::scenario::reader::Reader;
 use crate::scenario::tensor;
 use crate::scenario::written;
 
@@ -17,8 +18,10 @@ pub(in crate::scenario) fn mesh(
     topology: &Topology,
 ) -> Result<Mesh, ScenarioError> {
     let written = scenario.mesh.get_ref();
-    let mut axis = |key: &str, at: &Option<Spanned<i64>>| reader.count_or(key, at.as_ref(), 1, MOST_RANKS, 1);
-    let (tp, cp, pp) = (axis("mesh.tp", &written.tp)?, axis("mesh.cp", &written.cp)?, axis("mesh.pp", &written.pp)?);
+    let mut axis = |key: &Key, at: &Option<Spanned<i64>>| reader.count_or(key, at.as_ref(), 1);
+    let tp = axis(&written::Mesh::tp, &written.tp)?;
+    let cp = axis(&written::Mesh::cp, &written.cp)?;
+    let pp = axis(&written::Mesh::pp, &written.pp)?;
     let chips = u64::from(topology.chips());
     let model = tp.saturating_mul(cp).saturating_mul(pp);
     if !chips.is_multiple_of(model) {
@@ -46,7 +49,7 @@ pub(in crate::scenario) fn mesh(
     let rest = chips / model;
     let dp = match &written.dp {
         None => reader.assume_for("mesh.dp", rest, rest, format!("{chips} chips / tp·cp·pp = {model}")),
-        Some(at) => reader.count("mesh.dp", at, 1, MOST_RANKS)?,
+        Some(at) => reader.count(&written::Mesh::dp, at)?,
     };
     if let (Some(at), true) = (&written.dp, dp != rest) {
         let problem = format!(
@@ -88,7 +91,7 @@ pub(in crate::scenario) fn sequence_parallel(
             Err(reader.plan(at, problem, "write mesh.tp = 2 or more, or remove the table"))
         }
         (_, 1) => Ok(false),
-        _ => Ok(reader.flag("tensor_parallel.sequence", written.flatten(), false)),
+        _ => Ok(reader.flag(&written::TensorParallel::sequence, written.flatten())),
     }
 }
 

@@ -84,7 +84,7 @@ pub(super) fn delays(reader: &mut Reader<'_>, table: &written::Megatron) -> Resu
             Err(reader.plan(at, problem, "write megatron.tp_comm_overlap = false, or remove the key"))
         }
         Some(at) => Ok(*at.get_ref()),
-        None if together => Ok(reader.flag("megatron.delay_wgrad_compute", None, false)),
+        None if together => Ok(reader.flag_or("megatron.delay_wgrad_compute", None, false)),
         None => Ok(false),
     }
 }
@@ -99,7 +99,7 @@ pub(super) fn shared(
     let Some(at) = table.moe_shared_expert_overlap.as_ref().filter(|at| *at.get_ref()) else {
         let written = table.moe_shared_expert_overlap.is_some();
         let assumes = has_some && dispatcher.row().overlaps_shared && !written;
-        return Ok(assumes && reader.flag("megatron.moe_shared_expert_overlap", None, false));
+        return Ok(assumes && reader.flag_or("megatron.moe_shared_expert_overlap", None, false));
     };
     let on = |key: &Option<Spanned<bool>>| key.as_ref().is_some_and(|at| *at.get_ref());
     let again = table.recompute_modules.as_ref().is_some_and(|at| at.get_ref().contains(&Module::SharedExperts));

@@ -8,7 +8,7 @@ use crate::runtime::megatron::{self, Engine, MegatronPlan, Mesh, Pipeline};
 use crate::scenario::assumption::Written;
 use crate::scenario::change::Change;
 use crate::scenario::error::ScenarioError;
-use crate::scenario::reader::{MOST_SMALL, Reader};
+use crate::scenario::reader::Reader;
 use crate::scenario::stages::is_file;
 use crate::scenario::written;
 use crate::schedule::order::deepspeed::DEEPSPEED_1F1B;
@@ -49,8 +49,7 @@ pub(in crate::scenario) fn pipeline(
             return Err(reader.plan(at, problem, "write pipeline.layers: the blocks of each stage"));
         }
     }
-    let virtual_stages =
-        reader.count_or("pipeline.virtual_stages", table.virtual_stages.as_ref(), 1, MOST_SMALL, 1)? as u32;
+    let virtual_stages = reader.count_or(&written::Pipeline::virtual_stages, table.virtual_stages.as_ref(), 1)? as u32;
     let schedule = schedule(reader, table, (virtual_stages, engine), together)?;
     let stages = u64::from(pp) * u64::from(virtual_stages);
     if stages > model.layers.count() && table.layers.is_none() {
@@ -300,7 +299,7 @@ fn overlap_p2p(
 ) -> Result<bool, ScenarioError> {
     let interleaved = matches!((schedule.batching)(shape), Batching::Stepwise(_));
     match &table.overlap_p2p {
-        None if interleaved => Ok(reader.flag("pipeline.overlap_p2p", None, true)),
+        None if interleaved => Ok(reader.flag(&written::Pipeline::overlap_p2p, None)),
         None => Ok(false),
         Some(at) if schedule.is_of(&order::MEGATRON_HALVES) => {
             let problem = format!("{} waits for messages where they are used, and never on the host", schedule.name);
@@ -343,7 +342,7 @@ pub(super) fn scatter_gather(
     };
     let written = scenario.pipeline.as_ref().and_then(|table| table.get_ref().scatter_gather.as_ref());
     let (at, problem) = match (written, problem) {
-        (None, None) if mesh.pp > 1 => return Ok(reader.flag("pipeline.scatter_gather", None, false)),
+        (None, None) if mesh.pp > 1 => return Ok(reader.flag(&written::Pipeline::scatter_gather, None)),
         (None, _) => return Ok(false),
         (Some(at), None) => return Ok(*at.get_ref()),
         (Some(at), Some(_)) if !*at.get_ref() => return Ok(false),

@@ -3,7 +3,7 @@
 use toml::Spanned;
 
 use super::super::error::ScenarioError;
-use super::super::reader::{MOST_SMALL, Reader};
+use super::super::reader::Reader;
 use super::super::written::{self, XlaAttention};
 use crate::cost::{Backend, Blocks};
 use crate::hardware::Topology;
@@ -29,8 +29,8 @@ pub(super) fn attention(reader: &mut Reader<'_>, table: &written::Xla) -> Result
         reader.assume("xla.attention", (), "flash");
     }
     let fused = table.sa_use_fused_bwd_kernel.as_ref().map(|at| *at.get_ref());
-    let fused_backward = reader.flag("xla.sa_use_fused_bwd_kernel", fused, false);
-    let block = reader.count_or("xla.sa_block_size", table.sa_block_size.as_ref(), 128, MOST_SMALL, 512)?;
+    let fused_backward = reader.flag(&written::Xla::sa_use_fused_bwd_kernel, fused);
+    let block = reader.count_or(&written::Xla::sa_block_size, table.sa_block_size.as_ref(), 512)?;
     Ok(Attention::Splash { fused_backward, block })
 }
 
@@ -42,7 +42,7 @@ pub(super) fn splash(
 ) -> Result<(Backend, Option<Blocks>), ScenarioError> {
     let blocks = blocks(job.attention);
     let tokamax = table.use_tokamax_splash.as_ref().map(|at| *at.get_ref());
-    let tokamax = reader.flag("xla.use_tokamax_splash", tokamax, false);
+    let tokamax = reader.flag(&written::Xla::use_tokamax_splash, tokamax);
     if let Some(blocks) = blocks.filter(|_| !tokamax) {
         fast_memory(reader, (table, topology), (job, blocks))?;
     }

@@ -3,6 +3,7 @@
 
 use toml::Spanned;
 
+use super::super::keys::row::Key;
 use super::gpu;
 use super::rules::{AXES, Role, Rules};
 use crate::hardware::Topology;
@@ -10,7 +11,7 @@ use crate::hardware::torus::{Assignment, assign};
 use crate::model::ModelConfig;
 use crate::plan::xla::{Across, Mesh};
 use crate::scenario::error::ScenarioError;
-use crate::scenario::reader::{MOST_RANKS, Reader};
+use crate::scenario::reader::Reader;
 use crate::scenario::written;
 
 /// Axes whose chips share their tokens, within a slice and over slices.
@@ -76,23 +77,23 @@ fn over_slices(
 ) -> Result<(u64, Sizes), ScenarioError> {
     let axes = written.get_ref();
     let slices = u64::from(topology.slices());
-    let pipeline = reader.count_or("mesh.dcn_pipeline", axes.dcn_pipeline.as_ref(), 1, MOST_RANKS, 1)?;
+    let pipeline = reader.count_or(&written::Mesh::dcn_pipeline, axes.dcn_pipeline.as_ref(), 1)?;
     // With one slice there is nothing to choose.
-    let mut axis = |key: &str, at: &Option<Spanned<i64>>| match at {
+    let mut axis = |key: &Key, at: &Option<Spanned<i64>>| match at {
         None if slices == 1 => Ok(1),
-        at => reader.count_or(key, at.as_ref(), 1, MOST_RANKS, 1),
+        at => reader.count_or(key, at.as_ref(), 1),
     };
     let others = [
-        axis("mesh.dcn_fsdp", &axes.dcn_fsdp)?,
-        axis("mesh.dcn_fsdp_transpose", &axes.dcn_fsdp_transpose)?,
-        axis("mesh.dcn_context", &axes.dcn_context)?,
-        axis("mesh.dcn_expert", &axes.dcn_expert)?,
-        axis("mesh.dcn_tensor", &axes.dcn_tensor)?,
+        axis(&written::Mesh::dcn_fsdp, &axes.dcn_fsdp)?,
+        axis(&written::Mesh::dcn_fsdp_transpose, &axes.dcn_fsdp_transpose)?,
+        axis(&written::Mesh::dcn_context, &axes.dcn_context)?,
+        axis(&written::Mesh::dcn_expert, &axes.dcn_expert)?,
+        axis(&written::Mesh::dcn_tensor, &axes.dcn_tensor)?,
     ];
     // Wider than any one of them, each of which may be the most ranks there are.
     let all = others.iter().fold(u128::from(pipeline), |all, &size| all * u128::from(size));
     let data = match &axes.dcn_data {
-        Some(at) => reader.count("mesh.dcn_data", at, 1, MOST_RANKS)?,
+        Some(at) => reader.count(&written::Mesh::dcn_data, at)?,
         None => {
             let rest = u64::try_from(u128::from(slices) / all).unwrap_or(1).max(1);
             reader.assume("mesh.dcn_data", rest, rest)
@@ -133,19 +134,19 @@ fn in_slice(
 ) -> Result<(u64, Sizes), ScenarioError> {
     let axes = written.get_ref();
     let chips = topology.chips() / topology.slices();
-    let mut axis = |key: &str, at: &Option<Spanned<i64>>| reader.count_or(key, at.as_ref(), 1, MOST_RANKS, 1);
+    let mut axis = |key: &Key, at: &Option<Spanned<i64>>| reader.count_or(key, at.as_ref(), 1);
     // On GPUs `dcn_data_parallelism` takes what is left, as -1 in base.yml has it: where shards are stated, nodes are replicas.
     let replicas_left = gpu::is_gpu(topology) && axes.fsdp.is_some() && axes.data.is_none();
-    let data = if replicas_left { 1 } else { axis("mesh.data", &axes.data)? };
-    let transpose = axis("mesh.fsdp_transpose", &axes.fsdp_transpose)?;
-    let context = axis("mesh.context", &axes.context)?;
-    let expert = axis("mesh.expert", &axes.expert)?;
-    let tensor = axis("mesh.tensor", &axes.tensor)?;
-    let pipeline = axis("mesh.pipeline", &axes.pipeline)?;
+    let data = if replicas_left { 1 } else { axis(&written::Mesh::data, &axes.data)? };
+    let transpose = axis(&written::Mesh::fsdp_transpose, &axes.fsdp_transpose)?;
+    let context = axis(&written::Mesh::context, &axes.context)?;
+    let expert = axis(&written::Mesh::expert, &axes.expert)?;
+    let tensor = axis(&written::Mesh::tensor, &axes.tensor)?;
+    let pipeline = axis(&written::Mesh::pipeline, &axes.pipeline)?;
     // Seven axes of as many ranks as there may be: wider than any one of them.
     let others: u128 = [pipeline, data, transpose, context, expert, tensor].into_iter().map(u128::from).product();
     let fsdp = match &axes.fsdp {
-        Some(at) => reader.count("mesh.fsdp", at, 1, MOST_RANKS)?,
+        Some(at) => reader.count(&written::Mesh::fsdp, at)?,
         None => {
             let rest = u64::try_from(u128::from(chips) / others).unwrap_or(1).max(1);
             reader.assume("mesh.fsdp", rest, rest)

@@ -3,7 +3,7 @@
 use toml::Spanned;
 
 use super::super::error::ScenarioError;
-use super::super::reader::{MOST_SMALL, Reader};
+use super::super::reader::Reader;
 use super::super::written;
 use crate::model::ModelConfig;
 use crate::runtime::spmd::{Mesh, Pipeline, Policy};
@@ -26,18 +26,15 @@ pub(super) fn pipeline(
         };
     }
     lacks(reader, (table, at), (model, mesh))?;
-    let layers = table.pipeline_parallel_layers.as_ref();
-    let layers = reader.count_or(
-        "xla.pipeline_parallel_layers",
-        layers,
-        1,
-        model.layers.count() as i64,
-        model.layers.count(),
-    )?;
+    let (key, all) = (written::Xla::pipeline_parallel_layers.path, model.layers.count());
+    let layers = match &table.pipeline_parallel_layers {
+        Some(at) => reader.count_within(key, at, 1, all as i64)?,
+        None => reader.assume(key, all, all),
+    };
     let per_stage = table.num_layers_per_pipeline_stage.as_ref();
-    let per_stage = reader.count_or("xla.num_layers_per_pipeline_stage", per_stage, 1, MOST_SMALL, 1)?;
+    let per_stage = reader.count_or(&written::Xla::num_layers_per_pipeline_stage, per_stage, 1)?;
     let repeats = match &table.num_pipeline_repeats {
-        Some(at) => reader.count("xla.num_pipeline_repeats", at, 1, MOST_SMALL)?,
+        Some(at) => reader.count(&written::Xla::num_pipeline_repeats, at)?,
         None => {
             let repeats = (layers / (stages * per_stage)).max(1);
             reader.assume("xla.num_pipeline_repeats", repeats, repeats)
@@ -62,7 +59,7 @@ pub(super) fn pipeline(
     );
     let least = stages * if delay { 2 } else { 1 };
     let written = table.num_pipeline_microbatches.as_ref();
-    let micro_batches = reader.count_or("xla.num_pipeline_microbatches", written, 1, MOST_SMALL, least)?;
+    let micro_batches = reader.count_or(&written::Xla::num_pipeline_microbatches, written, least)?;
     let place = written.map_or_else(|| at.span(), Spanned::span);
     let place = Spanned::new(place, ());
     if !micro_batches.is_multiple_of(stages) {
@@ -159,7 +156,7 @@ fn nothing_outside(reader: &Reader<'_>, table: &written::Xla, iterations: bool) 
 }
 
 fn flag(reader: &mut Reader<'_>, key: &str, written: Option<&Spanned<bool>>, default: bool) -> bool {
-    reader.flag(&format!("xla.{key}"), written.map(|at| *at.get_ref()), default)
+    reader.flag_or(&format!("xla.{key}"), written.map(|at| *at.get_ref()), default)
 }
 
 /// The first of a pipeline's keys that the file has.

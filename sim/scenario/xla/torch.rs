@@ -4,7 +4,7 @@ use toml::Spanned;
 
 use super::super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::super::error::ScenarioError;
-use super::super::reader::{MOST_RANKS, MOST_SMALL, Reader};
+use super::super::reader::Reader;
 use super::super::written::{self, TorchAttention, TorchPrecision};
 use super::super::{foreign, machine, names};
 use super::{attention, capacity, flags, mesh, run, windows};
@@ -76,14 +76,13 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
             mesh.tensor
         ));
     }
-    let remat = match reader.flag("torch_xla.gradient_checkpointing", table.gradient_checkpointing, false) {
+    let remat = match reader.flag(&written::TorchXla::gradient_checkpointing, table.gradient_checkpointing) {
         true => Policy::NAMED.iter().find(|(name, _)| *name == "full").map_or(Policy::None, |(_, policy)| *policy),
         false => Policy::None,
     };
     let (compiler_flags, flags) = flags(reader, xla)?;
     let run = run(reader, xla)?;
-    let syncs_of_host =
-        reader.count_or("xla.host_syncs_per_step", xla.host_syncs_per_step.as_ref(), 0, MOST_SMALL, 0)?;
+    let syncs_of_host = reader.count_or(&written::Xla::host_syncs_per_step, xla.host_syncs_per_step.as_ref(), 0)?;
     let job = XlaPlan {
         batch: micro,
         seq,
@@ -112,7 +111,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         iota_embed: false,
         capacity_factor,
         send_tokens: false,
-        clip: reader.flag("torch_xla.clip_grad_norm", table.clip_grad_norm, true),
+        clip: reader.flag(&written::TorchXla::clip_grad_norm, table.clip_grad_norm),
         backend: Compiler::Tpu,
         hbm: topology.chip.memory,
         // The first step has no optimizer states yet, and is a graph of its own.
@@ -137,7 +136,7 @@ fn axes(
     let slices = u64::from(topology.slices());
     let chips = u64::from(topology.chips()) / slices;
     let dcn_data = match &at.dcn_data {
-        Some(at) => reader.count("mesh.dcn_data", at, 1, MOST_RANKS)?,
+        Some(at) => reader.count(&written::Mesh::dcn_data, at)?,
         None if slices > 1 => reader.assume("mesh.dcn_data", slices, slices),
         None => 1,
     };
@@ -145,15 +144,15 @@ fn axes(
         let problem = format!("mesh.dcn_data = {dcn_data}, and {slices} slices are rented");
         return Err(reader.plan(written, problem, format!("write mesh.dcn_data = {slices}: each slice is a replica")));
     }
-    let data = reader.count_or("mesh.data", at.data.as_ref(), 1, MOST_RANKS, 1)?;
-    let tensor = reader.count_or("mesh.tensor", at.tensor.as_ref(), 1, MOST_RANKS, 1)?;
+    let data = reader.count_or(&written::Mesh::data, at.data.as_ref(), 1)?;
+    let tensor = reader.count_or(&written::Mesh::tensor, at.tensor.as_ref(), 1)?;
     let expert = match (&at.expert, model.experts()) {
         (None, None) => 1,
-        (at, _) => reader.count_or("mesh.expert", at.as_ref(), 1, MOST_RANKS, 1)?,
+        (at, _) => reader.count_or(&written::Mesh::expert, at.as_ref(), 1)?,
     };
     let others = u128::from(data) * u128::from(expert) * u128::from(tensor);
     let fsdp = match &at.fsdp {
-        Some(at) => reader.count("mesh.fsdp", at, 1, MOST_RANKS)?,
+        Some(at) => reader.count(&written::Mesh::fsdp, at)?,
         None => {
             let rest = u64::try_from(u128::from(chips) / others).unwrap_or(1).max(1);
             reader.assume("mesh.fsdp", rest, rest)

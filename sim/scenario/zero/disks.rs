@@ -131,7 +131,7 @@ pub(super) fn fitting<T: Table>(reader: &mut Reader<'_>, table: &T) -> Result<()
     }
     for (name, at, most, _) in table.counts() {
         if let Some(at) = at {
-            reader.count(&format!("zero.{}.{name}", T::NAME), at, 0, most)?;
+            reader.count_within(&format!("zero.{}.{name}", T::NAME), at, 0, most)?;
         }
     }
     Ok(())
@@ -212,14 +212,9 @@ pub(super) fn aio(reader: &mut Reader<'_>, table: &written::Zero, used: bool) ->
     for (key, _) in idle.into_iter().filter(|&(_, written)| written) {
         reader.idle(format!("zero.aio.{key}"), "disks are as fast as the topology says");
     }
-    let block = reader.count_or("zero.aio.block_size", own.block_size.as_ref(), 1, MOST, default.block)?;
-    let threads = reader.count_or(
-        "zero.aio.intra_op_parallelism",
-        own.intra_op_parallelism.as_ref(),
-        1,
-        1024,
-        default.threads,
-    )?;
+    let block = reader.count_or(&written::Aio::block_size, own.block_size.as_ref(), default.block)?;
+    let threads =
+        reader.count_or(&written::Aio::intra_op_parallelism, own.intra_op_parallelism.as_ref(), default.threads)?;
     Ok(Aio { block, threads })
 }
 
