@@ -106,7 +106,7 @@ type Fields = BTreeMap<String, Vec<(String, String)>>;
 pub fn all() -> Vec<Key> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("sim/scenario");
     let mut files: Vec<PathBuf> =
-        std::fs::read_dir(root.join("written")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        std::fs::read_dir(root.join("keys")).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.push(root.join("written.rs"));
     let mut types = Fields::new();
     for file in files {
@@ -136,30 +136,19 @@ fn collect(types: &Fields, of: &str, path: &[String], keys: &mut Vec<Key>) {
     }
 }
 
-/// Structs and enums of a source file.
+/// Structs and enums of a source file, those of keys by their declarations.
 fn read(source: &str, types: &mut Fields) {
     let mut inside: Option<String> = None;
     let mut renamed = None;
     for line in source.lines().map(str::trim) {
-        let declared = |word: &str| line.strip_prefix(word)?.strip_suffix(" {").map(str::to_owned);
-        if let Some(name) = declared("pub struct ") {
-            inside = Some(name);
-        } else if let Some(name) = declared("pub enum ") {
-            inside = Some(format!("enum {name}"));
+        if let Some(of) = declared(line) {
+            inside = Some(of);
         } else if line == "}" {
             inside = None;
         } else if let Some(rest) = line.split_once("rename = \"").map(|(_, rest)| rest) {
             renamed = rest.split_once('"').map(|(name, _)| name.to_owned());
         } else if let Some(of) = &inside {
-            let line = line.trim_end_matches(',');
-            let found = match (of.starts_with("enum "), line.strip_prefix("pub ")) {
-                (false, Some(field)) => field.split_once(": ").map(|(name, kind)| (name.to_owned(), kind.to_owned())),
-                (true, _) => line
-                    .strip_suffix(')')
-                    .and_then(|line| line.split_once('('))
-                    .map(|(name, kind)| (name.to_lowercase(), kind.to_owned())),
-                _ => None,
-            };
+            let found = if of.starts_with("enum ") { variant(line) } else { field(line) };
             if let Some((name, kind)) = found {
                 types.entry(of.clone()).or_default().push((renamed.take().unwrap_or(name), kind));
             }
@@ -168,4 +157,31 @@ fn read(source: &str, types: &mut Fields) {
             }
         }
     }
+}
+
+/// The struct or enum that begins on a line.
+fn declared(line: &str) -> Option<String> {
+    let word = |text: &str| text.split([' ', ';', '.']).next().map(str::to_owned);
+    if let Some(rest) = line.strip_prefix("pub enum ") {
+        return word(rest).map(|name| format!("enum {name}"));
+    }
+    let table = line.strip_prefix("[\"").and_then(|rest| rest.split_once("\"] "));
+    let within = line.strip_prefix("within ").and_then(|rest| rest.split_once(", "));
+    line.strip_prefix("pub struct ").or(table.or(within).map(|(_, rest)| rest)).and_then(word)
+}
+
+/// A field with its type: `pub micro: i64,`, or `micro: Option<Spanned<i64>> as between(1, 9) => ALL`.
+fn field(line: &str) -> Option<(String, String)> {
+    let (name, rest) = line.trim_start_matches("pub ").split_once(": ")?;
+    let kind = [" as ", " =>"].iter().fold(rest, |kind, end| kind.split(end).next().unwrap_or(kind));
+    let is_name = name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
+    is_name.then(|| (name.to_owned(), kind.trim_end_matches([',', ';']).to_owned()))
+}
+
+/// A variant with what it holds: `Every(i64),`, or `Every(i64) = "every" of "N",`.
+fn variant(line: &str) -> Option<(String, String)> {
+    let (name, rest) = line.split_once('(').filter(|_| !line.starts_with(['/', '#']))?;
+    let (kind, word) = rest.rsplit_once(')')?;
+    let word = word.split('"').nth(1).map_or_else(|| name.to_lowercase(), str::to_owned);
+    Some((word, kind.to_owned()))
 }
