@@ -182,6 +182,10 @@ impl Engine<'_> {
                 // Two whole rounds lie side by side, and the place is within them.
                 let missing = period.saturating_sub(alike).min(from);
                 amid &= alike + (1..=missing).take_while(|&less| same(from - less, to - less)).count() >= period;
+                // A host that is past the rounds finds no more of them, unless what it has found since then goes on as they did.
+                let end = plan.host_rounds.last().map_or(to, |&last| last as usize + period);
+                let past = if host { to.saturating_sub(end) } else { 0 };
+                amid &= past <= from && (1..=past).all(|less| same(from - less, to - less));
             }
             shifts.push(shift);
         }

@@ -68,7 +68,9 @@ fn synonym(name: &str) -> &str {
 pub fn align(predicted: &[Item], measured: &[Item]) -> Vec<Pair> {
     let lanes = |items: &[Item]| {
         let mut lanes: BTreeMap<Lane, Vec<usize>> = BTreeMap::new();
-        for (index, item) in items.iter().enumerate().filter(|(_, item)| item.own && item.head.is_none()) {
+        // What follows a kernel of another step has nothing else to follow.
+        let leads = |item: &Item| item.own && item.head.is_none_or(|head| !items[head].own);
+        for (index, item) in items.iter().enumerate().filter(|(_, item)| leads(item)) {
             lanes.entry(Lane::of(item)).or_default().push(index);
         }
         lanes

@@ -205,7 +205,7 @@ pub fn gap(predicted: &Side, measured: &Side) -> Gap {
         Pair::Both { measured, .. } | Pair::Measured(measured) => (0, measured),
         Pair::Predicted(predicted) => (1, predicted),
     });
-    let further = further(measured);
+    let (of_left, of_right) = (further(predicted), further(measured));
     let mut partner = vec![None; measured.items.len()];
     let mut parts: BTreeMap<Key, Gathered> = BTreeMap::new();
     for pair in pairs {
@@ -228,10 +228,13 @@ pub fn gap(predicted: &Side, measured: &Side) -> Gap {
         let part = parts.entry(key).or_default();
         if let Some(p) = p {
             part.predicted += sum(&predicted.items[p], &left, p);
+            for &kernel in of_left.get(&p).into_iter().flatten() {
+                part.predicted += Sum { count: 0, ..sum(&predicted.items[kernel], &left, kernel) };
+            }
         }
         if let Some(m) = m {
             let mut all = sum(&measured.items[m], &right, m);
-            for &kernel in further.get(&m).into_iter().flatten() {
+            for &kernel in of_right.get(&m).into_iter().flatten() {
                 all += Sum { count: 0, ..sum(&measured.items[kernel], &right, kernel) };
                 partner[kernel] = p;
             }
@@ -283,11 +286,11 @@ fn part(key: Key, gathered: Gathered) -> Part {
     Part { matched, class, name, shape, scope, pass, predicted, measured, slow }
 }
 
-/// Further kernels of operators, by the first.
+/// Further kernels of the step's operators, by the first.
 fn further(side: &Side) -> BTreeMap<usize, Vec<usize>> {
     let mut further: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (index, item) in side.items.iter().enumerate() {
-        if let Some(head) = item.head {
+        if let Some(head) = item.head.filter(|&head| item.own && side.items[head].own) {
             further.entry(head).or_default().push(index);
         }
     }
