@@ -36,6 +36,7 @@ mod write;
 pub use error::ImportError;
 pub use imported::Imported;
 pub use importer::{Importer, Machine, Request};
+pub use megatron::of_tables as megatron_arguments;
 pub use settings::Settings;
 pub use why::Why;
 

@@ -87,6 +87,7 @@ mod recorded;
 mod refusal_codes;
 mod refusals;
 mod report;
+mod roads;
 mod schedule;
 mod schemas;
 mod seeds;

@@ -256,17 +256,19 @@ fn a_test_of_experts_is_put_together_from_its_arguments() {
         "mlmgold-moe-gpt3-mcore-tp2-pp2-ep2-te-4experts2parallel-dev-dgx-h100",
         r#"
         mesh = { tp = 2, pp = 2, ep = 2 }
-        megatron = { implementation = "local", moe_grouped_gemm = false, bias_activation_fusion = false, gradient_accumulation_fusion = false }
+        megatron = { implementation = "local", attention = "unfused", moe_grouped_gemm = false, bias_activation_fusion = false, gradient_accumulation_fusion = false }
         [model.config]
         model_type = "megatron"
         num_layers = 12
         hidden_size = 512
         num_attention_heads = 8
-        num_query_groups = 8
+        ffn_hidden_size = 2048
+        untie_embeddings_and_output_weights = false
         max_position_embeddings = 1024
         vocab_size = 50257
         add_bias_linear = false
         num_experts = 4
+        moe_layer_freq = 1
         moe_router_topk = 1
         moe_router_load_balancing_type = "sinkhorn"
         "#,

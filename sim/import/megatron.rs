@@ -13,6 +13,7 @@ mod sizes;
 
 use std::sync::LazyLock;
 
+use serde_json::Map;
 use toml::Value;
 
 use super::error::ImportError;
@@ -38,6 +39,15 @@ pub static TABLE: LazyLock<Table> =
 fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
     let (raw, branches) = arguments::read(request)?;
     understood(request, &TABLE, IMPORTER.name, raw, branches)
+}
+
+/// The scenario of a functional test's arguments and of its environment, as a table has them.
+pub fn of_tables(
+    request: &Request<'_>,
+    arguments: &Map<String, serde_json::Value>,
+    variables: &Map<String, serde_json::Value>,
+) -> Result<Imported, ImportError> {
+    understood(request, &TABLE, IMPORTER.name, arguments::of_tables(arguments, variables), vec![])
 }
 
 /// The scenario of arguments, which `table` knows; `branches` are variables that a branch of a script assigns.
@@ -72,6 +82,10 @@ pub fn understood(
     recompute(&mut out, &settings)?;
     experts(&mut out, &settings)?;
     optimizer(&mut out, &settings)?;
+    for allocator in ["env.PYTORCH_CUDA_ALLOC_CONF", "env.PYTORCH_ALLOC_CONF"] {
+        let found = settings.word(allocator)?.filter(|found| found.value.contains("expandable_segments:True"));
+        out.put_found("memory.expandable_segments", found.map(|found| found.with(true)));
+    }
     let connections = settings.count("env.CUDA_DEVICE_MAX_CONNECTIONS")?;
     out.put_found("framework.device_max_connections", connections.filter(|found| found.value <= 32));
     let name = out.get("model.name").and_then(Value::as_str).unwrap_or("a model").to_owned();
@@ -197,6 +211,10 @@ fn kernels(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErro
         if gated { ("bias_swiglu_fusion", "bias_gelu_fusion") } else { ("bias_gelu_fusion", "bias_swiglu_fusion") };
     let _ = settings.flag(other)?;
     flag(out, settings, "megatron.bias_activation_fusion", fused)?;
+    if let Some(found) = settings.flag("add_bias_linear")?.filter(|found| !found.value && !gated) {
+        let how = "arguments.py: no kernel of bias and GELU without biases";
+        out.put("megatron.bias_activation_fusion", false, found.why.so(how));
+    }
     flag(out, settings, "megatron.bias_dropout_fusion", "bias_dropout_fusion")?;
     flag(out, settings, "megatron.masked_softmax_fusion", "masked_softmax_fusion")?;
     flag(out, settings, "megatron.rope_fusion", "apply_rope_fusion")?;

@@ -286,6 +286,33 @@ fn experts_and_latent_attention_of_any_sizes_are_keys_of_a_config() {
     assert!(error.contains("a list of 32 numbers"), "{error}");
 }
 
+/// A recipe of Megatron-LM's has its arguments in a table, with underscores, and its environment beside them.
+#[test]
+fn arguments_in_yaml_are_those_of_a_script() {
+    let script = "export CUDA_DEVICE_MAX_CONNECTIONS=1\nexport PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n\
+                  torchrun pretrain_gpt.py --num-layers 4 --hidden-size 1024 --num-attention-heads 8 --seq-length 512 \
+                  --micro-batch-size 1 --bf16 --recompute-granularity selective --recompute-modules mlp moe_act \
+                  --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 512 --normalization RMSNorm --swiglu \
+                  --disable-bias-linear --position-embedding-type rope\n";
+    let yaml = "DEPENDENCIES:\n  image: some\nENV_VARS:\n  CUDA_DEVICE_MAX_CONNECTIONS: '1'\n  \
+                PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True\nARGS:\n  num_layers: 4\n  hidden_size: 1024\n  \
+                num_attention_heads: 8\n  seq_length: 512\n  micro_batch_size: 1\n  bf16: true\n  \
+                recompute_granularity: selective\n  recompute_modules: \"[mlp moe_act]\"\n  num_experts: 8\n  \
+                moe_router_topk: 2\n  moe_ffn_hidden_size: 512\n  normalization: RMSNorm\n  swiglu: true\n  \
+                disable_bias_linear: true\n  position_embedding_type: rope\n";
+    assert_eq!(recognise("recipe.yaml", yaml).expect("it is one").map(|importer| importer.name), Some("megatron"));
+    let keys = |text: &str| {
+        let read = read("megatron", text, &[]).expect("it is read");
+        let entries = read.entries.into_iter().filter(|entry| entry.key != "description");
+        entries.map(|entry| (entry.key, entry.value)).collect::<Vec<_>>()
+    };
+    let found = keys(yaml);
+    assert_eq!(found, keys(script));
+    let has = |key: &str, value: toml::Value| found.contains(&(key.to_owned(), value));
+    assert!(has("memory.expandable_segments", true.into()) && has("framework.device_max_connections", 1.into()));
+    assert!(has("megatron.recompute_modules", vec!["mlp", "moe_act"].into()), "{found:?}");
+}
+
 #[test]
 fn arguments_that_no_shipped_architecture_has_together_are_the_model_themselves() {
     let gelu = MEGATRON.replace("--swiglu ", "").replace("--position-embedding-type rope", "");

@@ -5,6 +5,7 @@ mod keys;
 mod mapped;
 mod measured;
 mod model;
+mod own;
 mod scope;
 mod stages;
 mod stated;
@@ -54,22 +55,32 @@ pub fn map(entry: &Entry, tables: &Tables) -> Result<Mapped, Reason> {
         return Err(Reason::Uncovered(why));
     }
     let mut assumed = seen.assumed;
-    assumed.extend(idle(&whole, &rules, [table, common])?);
     let mut keys = Gathered::default();
-    stated(row, runtime, &mut keys)?;
-    model::named(&seen.model, &mut keys);
     if let Some(release) = seen.unknown_release {
         keys.stated("framework.unknown_release", release);
     }
-    for rule in rules {
-        keys.apply(rule, &seen.value);
+    match own::arguments(table, &whole) {
+        Some(own) => {
+            for rule in rules.iter().filter(|rule| rule.beside_arguments) {
+                keys.apply(rule, &seen.value);
+            }
+            assumed.extend(own.read(row, &mut keys)?);
+        }
+        None => {
+            assumed.extend(idle(&whole, &rules, [table, common])?);
+            stated(row, runtime, &mut keys)?;
+            model::named(&seen.model, &mut keys);
+            for rule in rules {
+                keys.apply(rule, &seen.value);
+            }
+            model::sized(row, &seen.model, &mut keys)?;
+            if Runtime::find(runtime).is_some_and(Runtime::splits_model) && runtime != "nanotron" {
+                stages::uneven(row, &whole, &mut keys)?;
+            }
+            keys.without_idle();
+            accumulation(row, &mut keys)?;
+        }
     }
-    model::sized(row, &seen.model, &mut keys)?;
-    if Runtime::find(runtime).is_some_and(Runtime::splits_model) && runtime != "nanotron" {
-        stages::uneven(row, &whole, &mut keys)?;
-    }
-    keys.without_idle();
-    accumulation(row, &mut keys)?;
     measured(row, &mut keys)?;
     for needed in ["runtime", "topology.name", "batch.sequence"] {
         if keys.get(needed).is_none() {

@@ -78,6 +78,9 @@ pub struct Rule {
     /// Where it is known from.
     #[serde(default)]
     pub source: String,
+    /// It holds beside a row's own arguments, too: it says what they do not.
+    #[serde(default)]
+    pub beside_arguments: bool,
     /// The row is not what the FSDP lanes are about, and why.
     pub outside: Option<String>,
     /// The row cannot be mapped, and why.
@@ -111,6 +114,9 @@ pub struct Table {
     pub releases: BTreeMap<String, f64>,
     /// What names of models that are this framework's own begin with, among the shipped ones.
     pub models: Option<String>,
+    /// The importer that reads a row's own arguments (`switches.full_model_args`), where it has them: rules then say only what runs that
+    /// they do not state.
+    pub arguments: Option<String>,
     /// What it is.
     pub about: String,
     /// Fields that say nothing about time or memory, with the reason.

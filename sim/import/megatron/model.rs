@@ -19,7 +19,17 @@ const GPT: &str = "gpt-megatron-175b";
 /// Writes `[model]`.
 pub fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
     let needed = |key: &str| settings.needed(key, &format!("add --{} N", key.replace('_', "-")));
-    let (layers, width, heads) = (needed("num_layers")?, needed("hidden_size")?, needed("num_attention_heads")?);
+    let hybrid = settings.word("hybrid_layer_pattern")?.or(settings.word("hybrid_override_pattern")?);
+    let layers = match (settings.count("num_layers")?, &hybrid) {
+        (Some(found), _) => found,
+        (None, Some(pattern)) => Found {
+            value: pattern.value.chars().filter(|letter| !matches!(letter, '|' | '/')).count() as i64,
+            why: pattern.why.clone().so("a letter for each layer"),
+            stated: true,
+        },
+        (None, None) => needed("num_layers")?,
+    };
+    let (width, heads) = (needed("hidden_size")?, needed("num_attention_heads")?);
     let ffn = settings.count("ffn_hidden_size")?;
     let groups = settings.count("num_query_groups")?;
     let grouped = settings.is_set("group_query_attention")?;
@@ -42,10 +52,10 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
     };
     let untied = tied.as_ref().is_some_and(|found| found.value);
     let apart = channels.as_ref().is_some_and(|found| found.value.checked_mul(heads.value) != Some(width.value));
-    if experts.is_some() || latent || make.own || apart {
+    if experts.is_some() || latent || make.own || apart || hybrid.is_some() {
         let qk_norm = settings.is_set("qk_layernorm")?;
-        let own = make.own || make.name != LLAMA && make.name != QWEN3;
-        let routed = experts.is_some() || latent;
+        let own = make.own || hybrid.is_some() || make.name != LLAMA && make.name != QWEN3;
+        let routed = (experts.is_some() || latent) && hybrid.is_none();
         let sizes = Sizes { layers, width, heads, groups, channels, ffn, experts, latent, qk_norm, untied, own };
         if latent && make.own {
             for (name, value, at) in &make.differ {
@@ -179,6 +189,11 @@ fn vocabulary(settings: &Settings<'_>) -> Result<Option<Found<i64>>, ImportError
     }
     if let Some(found) = kind.as_ref().filter(|found| found.value == "GPT2BPETokenizer") {
         return Ok(Some(Found { value: 50257, why: found.why.clone().so("GPT-2's words"), stated: true }));
+    }
+    // The program's own default, which needs the file of its words (`pretrain_gpt.py`, args_defaults).
+    if let (None, Some(file)) = (&kind, settings.word("vocab_file")?) {
+        let how = "the words of GPT-2's tokenizer, which pretrain_gpt.py takes where none is named";
+        return Ok(Some(Found { value: 50257, why: file.why.so(how), stated: false }));
     }
     const TOKENIZERS: [(&str, i64); 7] = [
         ("llama-3", 128_256),

@@ -25,6 +25,12 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>, sizes: Sizes) -> Resul
     put_found(out, "untie_embeddings_and_output_weights", settings.flag("untie_embeddings_and_output_weights")?);
     put_found(out, "normalization", settings.word("normalization")?.filter(|found| found.stated));
     positions(out, settings)?;
+    for key in ["hybrid_layer_pattern", "hybrid_override_pattern"] {
+        put_found(out, key, settings.word(key)?);
+    }
+    for key in ["mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim"] {
+        put_found(out, key, settings.count(key)?.filter(|found| found.stated));
+    }
     let Some(experts) = sizes.experts else { return Ok(()) };
     put(out, "num_experts", experts.value, experts.why);
     for key in [

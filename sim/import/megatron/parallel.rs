@@ -78,6 +78,10 @@ pub fn pipeline(out: &mut Imported, settings: &Settings<'_>) -> Result<(), Impor
     if let Some(found) = laid_out {
         return layout(out, settings, found);
     }
+    if let Some(found) = settings.word("hybrid_layer_pattern")?.filter(|found| found.value.contains('|')) {
+        let stages = found.value.split('|').map(|stage| stage.chars().count() as i64).collect();
+        return staged(out, settings, stages, found);
+    }
     let layers = layers(out);
     let counted = layers + i64::from(embedding.is_some()) + i64::from(loss.is_some());
     // Layers of the ends are set apart, and the others are cut evenly.
@@ -161,9 +165,23 @@ fn layout(out: &mut Imported, settings: &Settings<'_>, found: Found<String>) -> 
         let expected = format!("a layout of {} layers, and this one has {sum}", layers(out));
         return Err(settings.wrong(key, &expected, "a t for each layer"));
     }
-    let each = stages.len() as i64 / pp;
-    if each > 1 {
-        out.put("pipeline.virtual_stages", each, found.why.clone());
+    staged(out, settings, stages, found)
+}
+
+/// Writes stages that the arguments name one by one.
+fn staged(
+    out: &mut Imported,
+    settings: &Settings<'_>,
+    stages: Vec<i64>,
+    found: Found<String>,
+) -> Result<(), ImportError> {
+    let (pp, all) = (out.degree("mesh.pp"), stages.len() as i64);
+    if all % pp != 0 {
+        let expected = format!("stages for each of {pp} ranks, not {all} in all");
+        return Err(settings.wrong("hybrid_layer_pattern", &expected, "as many | as leave each rank as many stages"));
+    }
+    if all > pp {
+        out.put("pipeline.virtual_stages", all / pp, found.why.clone());
     }
     out.put("pipeline.layers", Value::Array(stages.into_iter().map(Value::Integer).collect()), found.why);
     Ok(())
@@ -171,6 +189,8 @@ fn layout(out: &mut Imported, settings: &Settings<'_>, found: Found<String>) -> 
 
 /// Layers of the model that was put.
 fn layers(out: &Imported) -> i64 {
-    let stated = ["model.layers", "model.config.num_hidden_layers"].iter().find_map(|key| out.get(key)?.as_integer());
+    let stated = ["model.layers", "model.config.num_hidden_layers", "model.config.num_layers"]
+        .iter()
+        .find_map(|key| out.get(key)?.as_integer());
     stated.unwrap_or(1)
 }

@@ -98,7 +98,7 @@ fn slices(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
 }
 
 /// The topology that the row's hardware is, and how much of it.
-fn machine(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
+pub(super) fn machine(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
     let hardware = &row.hardware;
     let names = [hardware.name.as_deref(), hardware.device_name.as_deref(), row.hw_family.as_deref()];
     let found = names.into_iter().flatten().find_map(|name| machine_of(name, hardware.memory_gb));
