@@ -49,7 +49,7 @@ fn the_table_and_the_reader_name_the_same_keys() {
 fn a_key_takes_what_its_row_says() {
     for (_, key) in rows() {
         let path = key.path;
-        let said = keys::said_of_a_word(&path);
+        let said = keys::said_of_a_word(path);
         let expects = |what: &str| said.contains(&format!("expected {what}"));
         let holds = match key.kind {
             Kind::Count(_) => expects("a whole number") || expects("u32"),
@@ -92,7 +92,7 @@ fn a_count_has_the_bounds_of_its_row() {
             let answers = || {
                 let of_readers = key.read_by.iter().flat_map(|framework| &plans[framework]);
                 of_readers.filter_map(|plan| {
-                    let file = keys::set(plan, &path, toml::Value::Integer(-1)).to_string();
+                    let file = keys::set(plan, path, toml::Value::Integer(-1)).to_string();
                     Scenario::parse(FILE, &file).err().map(|error| error.to_string())
                 })
             };
@@ -121,7 +121,7 @@ fn one_count_out_of_its_bounds_is_one_problem() {
                     let modules = toml::Value::Array(vec!["all-linear".into()]);
                     let whole = (table.name == "lora").then(|| keys::set(plan, "lora.modules", modules));
                     let plan = whole.as_ref().unwrap_or(plan);
-                    let file = keys::set(plan, &path, toml::Value::Integer(-1)).to_string();
+                    let file = keys::set(plan, path, toml::Value::Integer(-1)).to_string();
                     let first = Scenario::parse(FILE, &file).err()?;
                     let all = Scenario::proofread(FILE, &file).err()?.to_string();
                     // What refuses the whole table, say, comes once its keys are right.
@@ -144,8 +144,8 @@ fn a_framework_refuses_every_key_that_its_rows_do_not_name() {
         let plan = &plans[0];
         for (_, key) in rows().filter(|(_, key)| !key.is_read_by(framework)) {
             let path = key.path;
-            for value in keys::values(&path, key.kind) {
-                let file = keys::set(plan, &path, value.clone()).to_string();
+            for value in keys::values(path, key.kind) {
+                let file = keys::set(plan, path, value.clone()).to_string();
                 if Scenario::parse(FILE, &file).is_ok() {
                     accepted.push(format!("{framework}: {path} = {value}"));
                 }
@@ -243,7 +243,7 @@ fn an_example_is_a_value_that_a_framework_takes() {
             let line: toml::Table = format!("v = {}", example::example(key)).parse().unwrap();
             let of_readers = key.read_by.iter().flat_map(|framework| &plans[framework]);
             let mut said = of_readers.map(|plan| {
-                let file = keys::set(plan, &path, line["v"].clone()).to_string();
+                let file = keys::set(plan, path, line["v"].clone()).to_string();
                 Scenario::parse(FILE, &file).err().map(|error| error.to_string())
             });
             let first = said.next().flatten()?;

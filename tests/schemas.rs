@@ -118,8 +118,8 @@ fn the_schema_refuses_nothing_that_the_reader_accepts() {
             let path = key.path;
             let read = firsts.iter().filter(|file| file["runtime"].as_str().is_some_and(|name| key.is_read_by(name)));
             let files = read.flat_map(|plan| {
-                let values = keys::values(&path, key.kind).into_iter();
-                values.map(|value| keys::set(plan, &path, value)).collect::<Vec<_>>()
+                let values = keys::values(path, key.kind).into_iter();
+                values.map(|value| keys::set(plan, path, value)).collect::<Vec<_>>()
             });
             let refused = files.filter_map(|file| {
                 let found = against(&schema, &as_json(&file));
@@ -150,9 +150,9 @@ fn the_schema_refuses_unknown_keys_wrong_types_and_wrong_values() {
         let unknown = [table.name, keys::WORD].join(".").trim_start_matches('.').to_owned();
         for (runtime, plan) in &plans {
             if !key.is_read_by(runtime) {
-                let values = keys::values(&path, key.kind).into_iter().take(1);
+                let values = keys::values(path, key.kind).into_iter().take(1);
                 wrong.extend(
-                    values.filter(|value| passed(plan, &path, value.clone())).map(|_| format!("{runtime}: {path}")),
+                    values.filter(|value| passed(plan, path, value.clone())).map(|_| format!("{runtime}: {path}")),
                 );
                 continue;
             }

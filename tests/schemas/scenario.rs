@@ -142,7 +142,7 @@ fn put(root: &mut Value, path: &str, schema: Value) {
 fn refused(framework: &str) -> Value {
     let mut refused = json!({"properties": {}});
     for (_, key) in rows().filter(|(of, key)| of.is_read_by(framework) && !key.is_read_by(framework)) {
-        put(&mut refused, &key.path, false.into());
+        put(&mut refused, key.path, false.into());
     }
     for of in TABLES.iter().filter(|of| !of.is_read_by(framework)) {
         put(&mut refused, of.name, false.into());
@@ -155,12 +155,12 @@ pub fn schema() -> Value {
     let mut root = json!({"properties": {}});
     for (_, key) in rows() {
         let path = key.path;
-        let mut schema = takes(&path, key.kind);
+        let mut schema = takes(path, key.kind);
         schema["description"] = description(key, key.defaults).into();
         if let Some(value) = default(key.defaults) {
             schema["default"] = value;
         }
-        put(&mut root, &path, schema);
+        put(&mut root, path, schema);
     }
     let mut tables: Vec<String> = TABLES.iter().map(|of| of.name.to_owned()).collect();
     let inner = rows().filter_map(|(_, key)| key.path.rsplit_once('.').map(|(parent, _)| parent.to_owned()));
