@@ -3,7 +3,7 @@
 //! Source: NVIDIA/Megatron-LM, `megatron/training/arguments.py` of core_v0.16.1. Only what a configuration states is written: what it
 //! leaves out, windtunnel takes from the same release and lists by itself.
 
-mod arguments;
+pub mod arguments;
 mod mixture;
 mod model;
 mod own;

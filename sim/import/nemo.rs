@@ -58,9 +58,8 @@ fn sniff(text: &str) -> bool {
         text.lines().any(|line| starts(line) && line.contains(':'))
     };
     let sizes = has("num_layers") && has("hidden_size") && has("num_attention_heads");
-    let megatrons = text.lines().any(|line| line.starts_with("ARGS:") || line.starts_with("MODEL_ARGS:"));
     sizes
-        && !megatrons
+        && megatron::arguments::table(text).is_none()
         && !text.contains("--num-layers")
         && !has("model_type")
         && !text.contains("_component_: torchtune")

@@ -19,7 +19,7 @@ const MARKS: [&str; 3] = ["--num-layers", "--hidden-size", "--num-attention-head
 const TABLES: [&str; 2] = ["MODEL_ARGS", "ARGS"];
 
 /// Variables of the environment that a step depends on.
-pub const VARIABLES: [&str; 3] = ["CUDA_DEVICE_MAX_CONNECTIONS", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
+const VARIABLES: [&str; 3] = ["CUDA_DEVICE_MAX_CONNECTIONS", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
 
 /// The key of the program that is started.
 pub const PROGRAM: &str = "program";
@@ -47,7 +47,7 @@ pub fn read(request: &Request<'_>) -> Result<(Vec<Raw>, Vec<String>), ImportErro
 }
 
 /// The table of arguments that a file of YAML has.
-fn table(text: &str) -> Option<&'static str> {
+pub fn table(text: &str) -> Option<&'static str> {
     TABLES
         .into_iter()
         .find(|table| text.lines().any(|line| line.strip_prefix(table).is_some_and(|rest| rest.starts_with(':'))))

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::keys::Gathered;
-use super::stated::machine;
+use super::stated::{described, machine};
 use super::{Assumption, Reason};
 use crate::import::{self, Imported, Machine, Request, Why};
 use crate::receipt::row::Row;
@@ -26,12 +26,9 @@ impl Own<'_> {
     /// Writes the scenario's keys, on the row's machine, and returns what no key shows: arguments that are not simulated, or that
     /// nobody knows.
     pub(super) fn read(&self, row: &Row, keys: &mut Gathered) -> Result<Vec<Assumption>, Reason> {
-        let count = row.hardware.count.ok_or_else(|| Reason::Uncovered("states no number of chips".to_owned()))?;
+        let count = described(row, keys)?;
         machine(row, count, keys)?;
         let name = keys.get("topology.name").and_then(toml::Value::as_str).map(str::to_owned);
-        let (model, hardware) = (row.model.name.as_deref().unwrap_or("a model"), row.hardware.name.as_deref());
-        let framework = row.framework.name.as_deref().unwrap_or("?");
-        keys.stated("description", format!("{model}, {count} × {}, {framework}", hardware.unwrap_or("?")));
         let file = row.source.get("path").and_then(Value::as_str).unwrap_or("the row");
         let chips = u32::try_from(count).ok();
         let request =

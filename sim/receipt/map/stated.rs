@@ -25,13 +25,19 @@ fn missing(what: &str) -> Reason {
     Reason::Uncovered(format!("states no {what}"))
 }
 
-/// Writes machine, mesh and batch as `runtime` has them.
-pub(super) fn stated(row: &Row, runtime: &str, keys: &mut Gathered) -> Result<(), Reason> {
+/// Writes what a run is called, and returns its chips.
+pub(super) fn described(row: &Row, keys: &mut Gathered) -> Result<u64, Reason> {
     let count = row.hardware.count.ok_or_else(|| missing("number of chips"))?;
     let model = row.model.name.as_deref().unwrap_or("a model");
     let (hardware, family) =
         (row.hardware.name.as_deref().unwrap_or("?"), row.framework.name.as_deref().unwrap_or("?"));
     keys.stated("description", format!("{model}, {count} × {hardware}, {family}"));
+    Ok(count)
+}
+
+/// Writes machine, mesh and batch as `runtime` has them.
+pub(super) fn stated(row: &Row, runtime: &str, keys: &mut Gathered) -> Result<(), Reason> {
+    let count = described(row, keys)?;
     if row.vendor() == "google" {
         if let Some(machine) = row.hardware.name.as_deref().and_then(|name| machine_of(name, None)) {
             keys.stated("topology.name", machine.topology);
