@@ -21,6 +21,7 @@ mod maxtext;
 mod megatron;
 mod nanotron;
 mod nemo;
+mod nobody;
 mod plugin;
 mod settings;
 mod syntax;
@@ -35,8 +36,7 @@ mod write;
 
 pub use error::ImportError;
 pub use imported::Imported;
-pub use importer::{Importer, Machine, Request};
-pub use megatron::of_tables as megatron_arguments;
+pub use importer::{Importer, Machine, Request, Tables};
 pub use settings::Settings;
 pub use why::Why;
 
@@ -71,7 +71,10 @@ pub fn find(name: &str) -> Result<&'static Importer, ImportError> {
     })
 }
 
-/// The importer whose configuration `text` is; none where it looks like no framework's, so that it is taken for a scenario.
+/// The importer whose configuration `text` is; none for a scenario, and for TOML of no framework, which may have been meant as one.
+///
+/// # Errors
+/// The text is anything else, too long, or may be of several frameworks.
 pub fn recognise(file: &str, text: &str) -> Result<Option<&'static Importer>, ImportError> {
     if syntax::is_scenario(text) {
         return Ok(None);
@@ -79,7 +82,8 @@ pub fn recognise(file: &str, text: &str) -> Result<Option<&'static Importer>, Im
     short(file, text)?;
     let found: Vec<&Importer> = IMPORTERS.iter().filter(|importer| (importer.sniff)(text)).collect();
     match found.as_slice() {
-        [] => Ok(None),
+        [] if file.ends_with(".toml") || syntax::is_like_a_scenario(text) => Ok(None),
+        [] => Err(nobody::nobody(file, text, IMPORTERS)),
         [one] => Ok(Some(one)),
         several => Err(ImportError::Ambiguous {
             file: file.to_owned(),

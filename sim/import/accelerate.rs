@@ -17,8 +17,14 @@ use crate::model::ModelConfig;
 use crate::tables;
 
 /// Reads accelerate's configurations.
-pub const IMPORTER: Importer =
-    Importer { name: "accelerate", reads: "YAML configurations, with --model config.json", sniff, read };
+pub const IMPORTER: Importer = Importer {
+    name: "accelerate",
+    reads: "YAML configurations, with --model config.json",
+    marks: "a YAML with distributed_type",
+    sniff,
+    read,
+    tables: None,
+};
 
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| tables::read(include_str!("tables/accelerate.toml")).expect("a test reads every table"));

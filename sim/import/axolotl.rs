@@ -16,8 +16,14 @@ use super::{plugin, whose};
 use crate::tables;
 
 /// Reads axolotl's configurations.
-pub const IMPORTER: Importer =
-    Importer { name: "axolotl", reads: "YAML configurations of full fine-tuning", sniff, read };
+pub const IMPORTER: Importer = Importer {
+    name: "axolotl",
+    reads: "YAML configurations of full fine-tuning",
+    marks: "a YAML with base_model, and micro_batch_size, datasets or sequence_len",
+    sniff,
+    read,
+    tables: None,
+};
 
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| tables::read(include_str!("tables/axolotl.toml")).expect("a test reads every table"));

@@ -19,18 +19,24 @@ use super::{hf, plugin, whose};
 use crate::tables;
 
 /// Reads DeepSpeed's configurations.
-pub const IMPORTER: Importer =
-    Importer { name: "deepspeed", reads: "ds_config.json, with --model config.json", sniff, read };
+pub const IMPORTER: Importer = Importer {
+    name: "deepspeed",
+    reads: "ds_config.json, with --model config.json",
+    marks: "a JSON with a batch size of DeepSpeed's, or zero_optimization with bf16 or fp16",
+    sniff,
+    read,
+    tables: None,
+};
 
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| tables::read(include_str!("tables/deepspeed.toml")).expect("a test reads every table"));
 
 fn sniff(text: &str) -> bool {
     let Some(value) = json_value(text) else { return false };
-    value.get("zero_optimization").is_some()
-        && ["train_batch_size", "train_micro_batch_size_per_gpu", "bf16", "fp16", "gradient_accumulation_steps"]
-            .iter()
-            .any(|key| value.get(key).is_some())
+    let has = |key: &&str| value.get(key).is_some();
+    let batch = ["train_batch_size", "train_micro_batch_size_per_gpu"];
+    batch.iter().any(has)
+        || has(&"zero_optimization") && ["bf16", "fp16", "gradient_accumulation_steps"].iter().any(has)
 }
 
 fn read(request: &Request<'_>) -> Result<Imported, ImportError> {

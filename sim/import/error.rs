@@ -16,6 +16,18 @@ pub enum ImportError {
         /// All names.
         known: String,
     },
+    /// No importer takes the file for its framework's, and it is no scenario.
+    #[error(
+        "{file} is {kind}, and neither a scenario (TOML with runtime and [topology]) nor a configuration that an importer knows by its marks:\n{tried}\nname the framework: windtunnel import NAME {file} --on h100-sxm-80gb --nodes 1, or begin with a model: windtunnel run llama-3.1-8b --on h100-sxm-80gb:1"
+    )]
+    Nobody {
+        /// The file.
+        file: String,
+        /// What it looks like.
+        kind: &'static str,
+        /// Importers, each with what its files have.
+        tried: String,
+    },
     /// Two importers take the file for theirs.
     #[error(
         "{file} may be a configuration of {names}\nsay which: windtunnel import {first} {file} --on h100-sxm-80gb --nodes 1"

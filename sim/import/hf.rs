@@ -17,8 +17,14 @@ use crate::model::huggingface;
 use crate::tables;
 
 /// Reads a model's `config.json`.
-pub const IMPORTER: Importer =
-    Importer { name: "hf", reads: "a Hugging Face config.json; overrides are keys of a scenario", sniff, read };
+pub const IMPORTER: Importer = Importer {
+    name: "hf",
+    reads: "a Hugging Face config.json; overrides are keys of a scenario",
+    marks: "a JSON with model_type",
+    sniff,
+    read,
+    tables: None,
+};
 
 /// The sequence of a scenario whose user names none, unless the model is for less.
 const SEQUENCE: u64 = 4096;

@@ -131,6 +131,13 @@ impl Imported {
         self
     }
 
+    /// What is left out of the simulation, one sentence each: keys that matter, and keys that nobody knows.
+    pub fn left_out(&self) -> Vec<String> {
+        let unmodelled = self.unmodelled.iter().map(|left| format!("{} = {}: {}", left.key, left.value, left.changes));
+        let unknown = self.unknown.iter().map(|key| format!("{key}: no key of {}", self.of));
+        unmodelled.chain(unknown).collect()
+    }
+
     /// Says what a scenario of it has no rules for, so that a run of it is refused; none if it can be run.
     pub fn not_simulated(&self, scenario: &Scenario) -> Option<String> {
         let why = scenario.simulable().err()?.to_string();

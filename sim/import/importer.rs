@@ -1,7 +1,12 @@
 //! What an importer is, and what it is asked: a configuration and the machine that the command line names.
 
+use serde_json::{Map, Value};
+
 use super::error::ImportError;
 use super::imported::Imported;
+
+/// Reads arguments and variables of the environment that stand in tables, such as those of a measured run.
+pub type Tables = fn(&Request<'_>, &Map<String, Value>, &Map<String, Value>) -> Result<Imported, ImportError>;
 
 /// Reads the configurations of one framework.
 #[derive(Debug)]
@@ -10,10 +15,14 @@ pub struct Importer {
     pub name: &'static str,
     /// What it reads, in a few words.
     pub reads: &'static str,
+    /// By what its files are told from others', in a few words.
+    pub marks: &'static str,
     /// Whether a text looks like such a configuration. It must not take another framework's for its own.
     pub sniff: fn(&str) -> bool,
     /// Reads one.
     pub read: fn(&Request<'_>) -> Result<Imported, ImportError>,
+    /// Reads what stands in tables; none where nobody has written that.
+    pub tables: Option<Tables>,
 }
 
 /// Flags that name a machine.

@@ -3,10 +3,15 @@
 //! Source: AI-Hypercomputer/maxtext, `src/maxtext/configs/base.yml`, `configs/types.py`, `utils/max_utils.py`.
 
 mod gpu;
+mod mesh;
 mod models;
+mod script;
+#[cfg(test)]
+mod tests;
 
 use std::sync::LazyLock;
 
+use serde_json::Map;
 use toml::Value;
 
 use super::error::ImportError;
@@ -14,77 +19,91 @@ use super::imported::Imported;
 use super::importer::{Importer, Request};
 use super::machine::{self, Kind};
 use super::settings::{Raw, Settings};
-use super::syntax::{overrides, shell, yaml};
 use super::table::Table;
-use super::why::{Found, Why};
-use crate::plan::xla::TENSORS;
+use super::why::Why;
+use crate::plan::xla::{TENSORS, flags};
 use crate::tables;
+use script::Said;
 
 /// Reads MaxText's configurations.
-pub const IMPORTER: Importer =
-    Importer { name: "maxtext", reads: "YAML configurations and launch scripts, for TPUs and GPUs", sniff, read };
+pub const IMPORTER: Importer = Importer {
+    name: "maxtext",
+    reads: "YAML configurations and launch scripts, for TPUs and GPUs",
+    marks: "per_device_batch_size with max_target_length or base.yml",
+    sniff,
+    read,
+    tables: Some(of_tables),
+};
 
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| tables::read(include_str!("tables/maxtext.toml")).expect("a test reads every table"));
 
-/// Axes within a slice, and between slices.
-const AXES: [(&str, &str); 14] = [
-    ("mesh.data", "ici_data_parallelism"),
-    ("mesh.fsdp", "ici_fsdp_parallelism"),
-    ("mesh.fsdp_transpose", "ici_fsdp_transpose_parallelism"),
-    ("mesh.context", "ici_context_parallelism"),
-    ("mesh.expert", "ici_expert_parallelism"),
-    ("mesh.tensor", "ici_tensor_parallelism"),
-    ("mesh.pipeline", "ici_pipeline_parallelism"),
-    ("mesh.dcn_data", "dcn_data_parallelism"),
-    ("mesh.dcn_pipeline", "dcn_pipeline_parallelism"),
-    ("mesh.dcn_fsdp", "dcn_fsdp_parallelism"),
-    ("mesh.dcn_fsdp_transpose", "dcn_fsdp_transpose_parallelism"),
-    ("mesh.dcn_context", "dcn_context_parallelism"),
-    ("mesh.dcn_expert", "dcn_expert_parallelism"),
-    ("mesh.dcn_tensor", "dcn_tensor_parallelism"),
-];
-
-/// The configuration that a script's command names.
-const CONFIG: &str = "base_config";
-
 fn sniff(text: &str) -> bool {
-    text.contains("per_device_batch_size") && text.contains("max_target_length")
+    let named = || text.contains("base.yml") || text.to_ascii_lowercase().contains("maxtext");
+    text.contains("per_device_batch_size") && (text.contains("max_target_length") || named())
         || text.contains("base_config:") && text.contains("base.yml")
+        || text.lines().any(script::starts_training)
 }
 
 fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
-    let mut raw = if request.text.starts_with("#!") || request.text.lines().any(starts_training) {
-        of_script(request)?
-    } else {
-        yaml::read(request.file, request.text)?
-    };
-    raw.extend(overrides::read(request.overrides));
-    let settings = Settings::new(request.file, &TABLE, raw, request.version);
+    understood(request, script::read(request)?)
+}
+
+/// The scenario of a run's keys and of the compiler's flags in its environment, as tables have them.
+fn of_tables(
+    request: &Request<'_>,
+    keys: &Map<String, serde_json::Value>,
+    variables: &Map<String, serde_json::Value>,
+) -> Result<Imported, ImportError> {
+    let of = |(key, value): (&String, &serde_json::Value)| Raw { key: key.clone(), value: value.clone(), line: None };
+    let flags = FLAGS.iter().filter_map(|name| variables.get(*name)?.as_str());
+    let flags = flags.flat_map(str::split_whitespace).map(str::to_owned).collect();
+    understood(request, Said { raw: keys.iter().map(of).collect(), flags, is_command: true })
+}
+
+/// Variables of the environment with the compiler's flags.
+const FLAGS: [&str; 2] = ["LIBTPU_INIT_ARGS", "XLA_FLAGS"];
+
+fn understood(request: &Request<'_>, said: Said) -> Result<Imported, ImportError> {
+    let settings = Settings::new(request.file, &TABLE, said.raw, request.version);
     let mut out = Imported::of(&settings);
     let on_gpus = on_gpus(&settings)?;
     out.put("runtime", "xla", Why::code("MaxText is compiled whole by XLA"));
     machine::put(&mut out, request, IMPORTER.name, if on_gpus { Kind::Gpus } else { Kind::Slices })?;
-    model(&mut out, &settings)?;
-    match on_gpus {
-        true => gpu::mesh(&mut out, &settings, request)?,
-        false => mesh(&mut out, &settings, request)?,
-    }
-    batch(&mut out, &settings)?;
+    models::model(&mut out, &settings, said.is_command)?;
+    let devices = match on_gpus {
+        true => gpu::mesh(&mut out, &settings, request).map(|()| 1)?,
+        false => mesh::mesh(&mut out, &settings, request)?,
+    };
+    batch(&mut out, &settings, devices)?;
     compiled(&mut out, &settings, on_gpus)?;
-    if on_gpus {
-        gpu::flags(&mut out, request);
-    } else {
-        out.note("Flags of the compiler (LIBTPU_INIT_ARGS) are not read: write xla.flags by the names of MaxText's benchmarks/xla_flags_library.py.");
+    match on_gpus {
+        true => gpu::flags(&mut out, &said.flags),
+        false => flags(&mut out, &said.flags),
     }
     pipeline(&mut out, &settings)?;
     Ok(out.finish(&settings))
 }
 
+/// Writes `xla.flags`: the compiler's flags for TPUs, by their own names or by those of MaxText's library.
+fn flags(out: &mut Imported, flags: &[String]) {
+    let (seen, strange): (Vec<&str>, Vec<&str>) =
+        flags.iter().map(String::as_str).partition(|flag| flags::named(&[flag]).is_ok());
+    if !strange.is_empty() {
+        out.note(format!("Words among the compiler's flags that are none, and left out: {}.", strange.join(", ")));
+    }
+    if seen.is_empty() {
+        out.note("The compiler's flags (LIBTPU_INIT_ARGS) are not in the file: write those that the job runs with in xla.flags, by their own names or by those of MaxText's benchmarks/xla_flags_library.py.");
+        return;
+    }
+    let list: Vec<Value> = seen.into_iter().map(Value::from).collect();
+    out.put("xla.flags", Value::Array(list), Why::code("LIBTPU_INIT_ARGS".to_owned()));
+}
+
 /// Whether it is compiled for GPUs: by `hardware`, or by the folder of the configuration that a script names.
 fn on_gpus(settings: &Settings<'_>) -> Result<bool, ImportError> {
     let hardware = settings.word("hardware")?.filter(|found| found.stated);
-    let config = settings.word(CONFIG)?;
+    let config = settings.word(script::CONFIG)?;
     Ok(match (hardware, config) {
         (Some(hardware), _) => hardware.value.starts_with("gpu"),
         (None, Some(config)) => config.value.contains("gpu/"),
@@ -92,124 +111,8 @@ fn on_gpus(settings: &Settings<'_>) -> Result<bool, ImportError> {
     })
 }
 
-/// Scales of base.yml's own model that are shipped here.
-const SCALES: [i64; 6] = [32, 64, 128, 256, 512, 1024];
-
-fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
-    let name = settings.word("model_name")?.filter(|found| found.value != "default");
-    let scale = settings.count("global_parameter_scale")?;
-    let Some(name) = name else {
-        let remedy = "add model_name=llama3.1-8b: sizes of base.yml are of no named model";
-        let missing = || settings.missing("model_name", "the name of a model", remedy);
-        let scale = scale.filter(|found| SCALES.contains(&found.value)).ok_or_else(missing)?;
-        let why = scale.why.clone().so("base.yml's model at that scale");
-        out.put("model.name", format!("maxtext-llama-{}b", scale.value), why);
-        out.put("description", format!("base.yml at scale {}, MaxText", scale.value), scale.why);
-        return Ok(());
-    };
-    if let Some(found) = scale.filter(|found| found.value > 1) {
-        let changes = "another size than the named model's: memory and time";
-        out.without("global_parameter_scale", &found.value.to_string(), &found.why.to_string(), changes);
-    }
-    if !models::put(out, &name) {
-        let remedy = format!("set it to one of {}", models::known().join(", "));
-        return Err(settings.unsupported("model_name", format!("MaxText's model {:?}", name.value), &remedy));
-    }
-    out.put("description", format!("{}, MaxText", name.value), name.why);
-    Ok(())
-}
-
-/// Whether a line of a script starts a training.
-fn starts_training(line: &str) -> bool {
-    line.contains("base.yml") && !line.contains("base_config")
-}
-
-/// `key=value` words of the command that names `base.yml` or another configuration.
-fn of_script(request: &Request<'_>) -> Result<Vec<Raw>, ImportError> {
-    let script = shell::read(request.file, request.text)?;
-    let is_config = |word: &&shell::Word| word.text.ends_with(".yml");
-    let command = script.commands.iter().find(|words| words.iter().any(|word| is_config(&word)));
-    let words = command.map(Vec::as_slice).unwrap_or_default();
-    let pairs = words.iter().filter_map(|word| Some((word, word.text.split_once('=')?)));
-    let read = pairs.filter(|(word, (key, _))| !word.open && !key.starts_with('-') && !key.is_empty());
-    let mut raw: Vec<Raw> = read
-        .map(|(word, (key, value))| {
-            let value = overrides::scalar(value);
-            Raw { key: key.to_owned(), value, line: Some(word.line) }
-        })
-        .collect();
-    let config = words.iter().find(is_config).map(|word| (word.text.clone(), word.line));
-    raw.extend(config.map(|(text, line)| Raw {
-        key: CONFIG.to_owned(),
-        value: serde_json::Value::from(text),
-        line: Some(line),
-    }));
-    Ok(raw)
-}
-
-/// Chips of a slice: the product of its sides.
-fn chips(slice: &str) -> Option<i64> {
-    slice.split('x').map(|side| side.parse::<i64>().ok()).try_fold(1i64, |all, side| all.checked_mul(side?))
-}
-
-fn mesh(out: &mut Imported, settings: &Settings<'_>, request: &Request<'_>) -> Result<(), ImportError> {
-    let slice = request.machine.slice.as_deref().and_then(chips).unwrap_or(1);
-    let slices = i64::from(request.machine.slices.unwrap_or(1));
-    let mut rest: Option<(&str, Found<i64>)> = None;
-    let mut rest_between: Option<(&str, Found<i64>)> = None;
-    let (mut within, mut between) = (1i64, 1i64);
-    for (key, source) in AXES {
-        let Some(found) = settings.integer(source)? else { continue };
-        let is_between = source.starts_with("dcn");
-        if found.value == -1 {
-            let slot = if is_between { &mut rest_between } else { &mut rest };
-            if slot.replace((key, found)).is_some() {
-                return Err(settings.wrong(source, "a whole number of 1 or more, where another axis is -1", "1"));
-            }
-            continue;
-        }
-        if found.value < 1 {
-            return Err(settings.wrong(source, "-1, or a whole number of 1 or more", "1"));
-        }
-        let all = if is_between { &mut between } else { &mut within };
-        *all = all.saturating_mul(found.value);
-        if found.value > 1 {
-            out.put(key, found.value, found.why);
-        }
-    }
-    if let Some((key, found)) = rest {
-        let left = slice / within.max(1);
-        out.put(key, left.max(1), found.why.so(&format!("the chips of a slice of {slice} that are left")));
-    }
-    if let Some((key, found)) = rest_between.filter(|_| slices > between) {
-        out.put(key, slices / between.max(1), found.why.so(&format!("the slices of {slices} that are left")));
-    }
-    let split = settings.flag("allow_split_physical_axes")?.filter(|found| found.value);
-    out.put_found("mesh.allow_split_physical_axes", split);
-    if let Some(found) = settings.value("logical_axis_rules").filter(|found| found.stated) {
-        let rules = rules(&found.value).ok_or_else(|| {
-            let expected = "rows of a logical axis and the mesh axes that it lies on";
-            settings.wrong("logical_axis_rules", expected, "[[\"embed\", [\"fsdp\"]]]")
-        })?;
-        out.put("mesh.logical_axis_rules", rules, found.why);
-    }
-    Ok(())
-}
-
-/// Rules as a scenario has them; none if they are of another shape.
-fn rules(value: &serde_json::Value) -> Option<Value> {
-    let names = |axes: &serde_json::Value| match axes {
-        serde_json::Value::Array(all) => all.iter().map(|axis| Some(Value::from(axis.as_str()?))).collect(),
-        one => Some(vec![Value::from(one.as_str()?)]),
-    };
-    let row = |row: &serde_json::Value| match row.as_array()?.as_slice() {
-        [name, axes] => Some(Value::Array(vec![Value::from(name.as_str()?), Value::Array(names(axes)?)])),
-        _ => None,
-    };
-    Some(Value::Array(value.as_array()?.iter().map(row).collect::<Option<_>>()?))
-}
-
-fn batch(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
+/// Writes `[batch]`, on chips that JAX sees as `devices` devices each.
+fn batch(out: &mut Imported, settings: &Settings<'_>, devices: i64) -> Result<(), ImportError> {
     let sequence = settings.needed("max_target_length", "add max_target_length=N")?;
     out.put("batch.sequence", sequence.value, sequence.why);
     let key = "per_device_batch_size";
@@ -219,11 +122,16 @@ fn batch(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError>
         .map(|key| out.degree(key))
         .iter()
         .product();
-    let micro = each.value * shared as f64;
+    let micro = each.value * (shared * devices) as f64;
     if micro.fract() != 0.0 || !(1.0..=65536.0).contains(&micro) {
         return Err(settings.wrong(key, "a number that makes whole sequences of the chips that share them", "1"));
     }
-    let why = if shared > 1 { each.why.so(&format!("{shared} chips share their sequences")) } else { each.why };
+    let why = match (shared, devices) {
+        (1, 1) => each.why,
+        (_, 1) => each.why.so(&format!("{shared} chips share their sequences")),
+        (1, _) => each.why.so(&format!("a chip is {devices} devices")),
+        _ => each.why.so(&format!("{shared} chips of {devices} devices each share their sequences")),
+    };
     out.put("batch.micro", micro as i64, why);
     let parts = settings.count("gradient_accumulation_steps")?;
     out.put_found("batch.accumulation", parts.filter(|found| found.value > 1));
@@ -279,20 +187,47 @@ fn compiled(out: &mut Imported, settings: &Settings<'_>, on_gpus: bool) -> Resul
             }
         }
     }
+    if let Some(found) = settings.word("weight_quantization_calibration_method")? {
+        let fixed = found.stated && found.value.starts_with("fixed") && out.get("xla.quantization").is_some();
+        out.put_found("xla.fixed_calibration", fixed.then(|| found.with(true)));
+    }
     if let Some(found) = settings.number("gradient_clipping_threshold")? {
         out.put("xla.gradient_clipping", found.value > 0.0, found.why);
     }
     let types = [("float32", "float32"), ("bfloat16", "bfloat16")];
     out.put_found("xla.mu_dtype", settings.choice("mu_dtype", &types)?);
     out.put_found("xla.weight_dtype", settings.choice("weight_dtype", &types)?);
-    let optimizer = settings.choice("opt_type", &[("adamw", "adamw"), ("sgd", "sgd")])?;
+    // Pax's Adam has the states and sums of AdamW.
+    let kinds = [("adamw", "adamw"), ("adam_pax", "adamw"), ("sgd", "sgd")];
+    let optimizer = settings.choice("opt_type", &kinds)?;
     out.put_found("optimizer.name", optimizer.filter(|found| found.stated));
     let fp32 = settings.flag("float32_qk_product")?.filter(|found| found.value);
     if out.get("xla.attention").and_then(Value::as_str) == Some("dot_product") {
         out.put_found("xla.float32_qk_product", fp32);
     }
+    capacity(out, settings)
+}
+
+/// Writes how many tokens an expert takes: MaxText reads a capacity beside dense matmuls alone.
+fn capacity(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
+    let sorted = settings.flag("sparse_matmul")?;
     let capacity = settings.number("capacity_factor")?.filter(|found| found.value > 0.0);
-    out.put_found("xla.capacity_factor", capacity);
+    match (sorted.filter(|found| !found.value), capacity) {
+        (Some(_), Some(capacity)) => {
+            // Whose kernel multiplies sorted rows does not matter where none are sorted.
+            let _ = settings.value("megablox");
+            out.put("xla.capacity_factor", capacity.value, capacity.why);
+        }
+        (Some(dense), None) => {
+            let changes = "every expert multiplies every token: time and memory of a mixture";
+            out.without("sparse_matmul", "false", &dense.why.to_string(), changes);
+        }
+        (None, Some(capacity)) => {
+            let changes = "nothing: MaxText reads a capacity with sparse_matmul=False alone, and drops no token here";
+            out.without("capacity_factor", &capacity.value.to_string(), &capacity.why.to_string(), changes);
+        }
+        (None, None) => {}
+    }
     Ok(())
 }
 

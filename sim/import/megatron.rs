@@ -29,8 +29,10 @@ use crate::tables;
 pub const IMPORTER: Importer = Importer {
     name: "megatron",
     reads: "Megatron-LM's launch scripts, lists of arguments and model_config.yaml",
+    marks: "--num-layers, --hidden-size and --num-attention-heads, with --…-model-parallel-size or pretrain_….py, or below MODEL_ARGS or ARGS of a YAML",
     sniff: arguments::sniff,
     read,
+    tables: Some(of_tables),
 };
 
 pub static TABLE: LazyLock<Table> =
@@ -42,7 +44,7 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
 }
 
 /// The scenario of a functional test's arguments and of its environment, as a table has them.
-pub fn of_tables(
+fn of_tables(
     request: &Request<'_>,
     arguments: &Map<String, serde_json::Value>,
     variables: &Map<String, serde_json::Value>,

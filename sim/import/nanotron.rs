@@ -17,7 +17,14 @@ use super::why::Why;
 use crate::tables;
 
 /// Reads nanotron's configurations.
-pub const IMPORTER: Importer = Importer { name: "nanotron", reads: "YAML configurations", sniff, read };
+pub const IMPORTER: Importer = Importer {
+    name: "nanotron",
+    reads: "YAML configurations",
+    marks: "a YAML of parallelism, tokens and model_config",
+    sniff,
+    read,
+    tables: None,
+};
 
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| tables::read(include_str!("tables/nanotron.toml")).expect("a test reads every table"));

@@ -23,8 +23,10 @@ use crate::tables;
 pub const IMPORTER: Importer = Importer {
     name: "nemo",
     reads: "YAML of NeMo and Megatron-Bridge, and a Megatron checkpoint's args as JSON or YAML",
+    marks: "num_layers, hidden_size and num_attention_heads, as YAML or JSON",
     sniff,
     read,
+    tables: None,
 };
 
 /// What other tools call Megatron-LM's arguments.

@@ -7,6 +7,7 @@ pub mod toml_file;
 pub mod yaml;
 
 use crate::budget;
+use crate::scenario::keys::TABLES;
 use crate::tables;
 
 /// The most keys of a configuration: no framework's has a hundredth of it.
@@ -24,6 +25,14 @@ pub fn json_value(text: &str) -> Option<serde_json::Value> {
 pub fn is_scenario(text: &str) -> bool {
     let Ok(table) = tables::Node::parse(text) else { return false };
     table.keys().any(|(key, ..)| key == "runtime" || key == "topology")
+}
+
+/// Whether a text is TOML with a table that scenarios have, or would be but for an error.
+pub fn is_like_a_scenario(text: &str) -> bool {
+    match tables::Node::parse(text) {
+        Ok(node) => node.keys().any(|(key, ..)| TABLES.iter().any(|table| table.name == key)),
+        Err(_) => text.lines().any(|line| line.starts_with("[topology") || line.starts_with("runtime")),
+    }
 }
 
 /// Where the lines of a text end, so that the line of a byte is found without reading all that stands before it.

@@ -138,6 +138,20 @@ fn each_configuration_is_recognised_as_its_own_and_a_scenario_as_none() {
         assert!(recognise("a.toml", &written).expect("it is not ambiguous").is_none(), "{}", importer.name);
     }
     assert!(recognise("a.toml", "[topologie]\nname = 1").expect("it is not ambiguous").is_none());
+    assert!(recognise("-", "runtime = \"fsdp2\"\n[topology\n").expect("it is not ambiguous").is_none());
+}
+
+#[test]
+fn torchtitan_without_ranks_of_data_casts_nothing() {
+    let importer = find("torchtitan").expect("there is one");
+    let read = |tp: u32| {
+        let text = format!("{TITAN}[parallelism]\ntensor_parallel_degree = {tp}\n");
+        let request = Request { file: "job.toml", text: &text, machine: gpus(), ..Request::default() };
+        let imported = import(importer, &request).expect("it is read");
+        imported.get("precision.param").and_then(toml::Value::as_str).map(str::to_owned)
+    };
+    // Eight GPUs: by two four ranks shard and cast; by eight none does (torchtitan 0.2.2, distributed/utils.py, maybe_enable_amp).
+    assert_eq!((read(2).as_deref(), read(8).as_deref()), (Some("bf16"), Some("fp32")));
 }
 
 #[test]

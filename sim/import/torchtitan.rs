@@ -17,14 +17,20 @@ use super::importer::{Importer, Request};
 use super::machine::{self, Kind};
 use super::settings::Settings;
 use super::syntax::{overrides, toml_file};
-use super::table::Table;
+use super::table::{Table, matches};
 use super::why::Why;
 use crate::scenario::release_defaults;
 use crate::tables;
 
 /// Reads torchtitan's configurations.
-pub const IMPORTER: Importer =
-    Importer { name: "torchtitan", reads: "job configurations in TOML up to 0.2.2, command lines of 0.3", sniff, read };
+pub const IMPORTER: Importer = Importer {
+    name: "torchtitan",
+    reads: "job configurations in TOML up to 0.2.2, command lines of 0.3",
+    marks: "a TOML of [model] with a flavor, and [training], [job] or [parallelism]; or a command with --module and --config",
+    sniff,
+    read,
+    tables: None,
+};
 
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| tables::read(include_str!("tables/torchtitan.toml")).expect("a test reads every table"));
@@ -48,6 +54,7 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
     }
     let mut raw = toml_file::read(request.file, request.text)?;
     raw.extend(overrides::read(request.overrides));
+    let early = raw.iter().any(|raw| EARLY.iter().any(|pattern| matches(pattern, &raw.key)));
     let settings = Settings::new(request.file, &TABLE, raw, request.version);
     let mut out = Imported::of(&settings);
     out.put("runtime", "fsdp2", Why::code("torchtitan shards with fully_shard (FSDP2)"));
@@ -58,12 +65,41 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
     common::pipeline(&mut out, &settings)?;
     common::batch(&mut out, &settings)?;
     common::precision(&mut out, &settings)?;
+    unsharded(&mut out, &settings, request);
     common::sharding(&mut out, &settings)?;
     common::compiled(&mut out, &settings)?;
     recompute(&mut out, &settings)?;
     common::optimizer(&mut out, &settings)?;
+    if early && !settings.states("optimizer.implementation") {
+        early_optimizer(&mut out, &settings)?;
+    }
     description(&mut out, &settings)?;
     Ok(out.finish(&settings))
+}
+
+/// Keys that releases before 0.1.0 have, and it has not.
+const EARLY: [&str; 6] = [
+    "training.tensor_parallel_degree",
+    "training.data_parallel_*",
+    "experimental.pipeline_parallel_*",
+    "experimental.context_parallel_*",
+    "optimizer.fused",
+    "model.norm_type",
+];
+
+/// Writes how a release before 0.1.0 steps: for each tensor in one kernel only where `optimizer.fused` says so. The default became true
+/// on 27 February 2025 (069bae286).
+fn early_optimizer(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
+    let key = "optimizer.implementation";
+    let of = |fused: bool| if fused { "fused" } else { "foreach" };
+    match settings.flag("optimizer.fused")? {
+        Some(found) => out.put(key, of(found.value), found.why),
+        None => {
+            out.put(key, of(false), Why::code("torchtitan before 27 February 2025: optimizer.py, foreach by default"));
+            out.note("Keys of a release before 0.1.0: from 27 February 2025 on its optimizer is fused where nothing is said. Set optimizer.fused to what your checkout has.");
+        }
+    }
+    Ok(())
 }
 
 /// What the release's code does, whatever its configuration says.
@@ -86,6 +122,28 @@ fn code(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> 
         out.put("framework.fused_rms_norm", found.value, found.why);
     }
     Ok(())
+}
+
+/// Parameters are sharded, and cast, only where data or context parallelism is: `parallelize_llama` and `maybe_enable_amp`, until 0.3.
+fn unsharded(out: &mut Imported, settings: &Settings<'_>, request: &Request<'_>) {
+    let others = ["mesh.tp", "mesh.cp", "mesh.pp", "mesh.dp_replicate"].map(|axis| out.degree(axis));
+    let left = machine::ranks(request).unwrap_or(1) / others.iter().product::<i64>().max(1);
+    let stated = out.get("mesh.dp_shard").and_then(Value::as_integer);
+    if stated.unwrap_or(left) * out.degree("mesh.cp") > 1 {
+        return;
+    }
+    if out.degree("mesh.tp") * out.degree("mesh.pp") > 1 {
+        let storage = out.get("precision.storage").cloned().unwrap_or_else(|| Value::from("fp32"));
+        let at =
+            "distributed/utils.py, maybe_enable_amp: without data or context parallelism mixed precision is disabled";
+        for key in ["precision.param", "precision.reduce"] {
+            out.put(key, storage.clone(), Why::code(format!("{}: {at}", settings.of())));
+        }
+        out.note("Without data or context parallelism torchtitan up to 0.2.2 applies no fully_shard and no mixed precision, whatever training.mixed_precision_param says: the step computes in the parameters' own type.");
+    } else {
+        let changes = "one GPU alone computes under autocast, and not under fully_shard: which copies of parameters are made, and when";
+        out.without("training.mixed_precision_param", "bfloat16", "distributed/utils.py, maybe_enable_amp", changes);
+    }
 }
 
 fn description(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {

@@ -22,8 +22,14 @@ use crate::model::huggingface::shipped;
 use crate::tables;
 
 /// Reads torchtune's configurations.
-pub const IMPORTER: Importer =
-    Importer { name: "torchtune", reads: "YAML configurations of full fine-tuning and LoRA", sniff, read };
+pub const IMPORTER: Importer = Importer {
+    name: "torchtune",
+    reads: "YAML configurations of full fine-tuning and LoRA",
+    marks: "a YAML with _component_: torchtune.…",
+    sniff,
+    read,
+    tables: None,
+};
 
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| tables::read(include_str!("tables/torchtune.toml")).expect("a test reads every table"));

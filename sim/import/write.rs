@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
+use toml::Value;
+
 use super::imported::{Entry, Imported};
+use super::why::Why;
 use crate::scenario::keys::TABLES;
 
 /// A line that is longer has its comment above it.
@@ -22,8 +25,15 @@ impl Imported {
         for note in &self.notes {
             let _ = writeln!(out, "# {}", plain(note));
         }
+        let left = self.left_out();
+        let left = (!left.is_empty()).then(|| Entry {
+            key: "framework.not_simulated".to_owned(),
+            value: Value::from(left),
+            why: Why::code("keys of the file that matter and are not modelled, or that nobody knows"),
+        });
         for table in TABLES.map(|table| table.name) {
-            let mut keys: Vec<&Entry> = self.entries.iter().filter(|entry| split(&entry.key).0 == table).collect();
+            let mut keys: Vec<&Entry> =
+                self.entries.iter().chain(&left).filter(|entry| split(&entry.key).0 == table).collect();
             keys.sort_by_key(|entry| rank(&entry.key));
             if keys.is_empty() {
                 continue;
@@ -48,19 +58,6 @@ impl Imported {
 
     /// What was left aside.
     fn aside(&self, out: &mut String) {
-        if !self.unmodelled.is_empty() {
-            out.push_str("\n# These keys matter and are not modelled:\n");
-            for left in &self.unmodelled {
-                let (key, value, place) = (plain(&left.key), plain(&left.value), plain(&left.place));
-                let _ = writeln!(out, "#   {key} = {value} ({place}): {}", plain(&left.changes));
-            }
-        }
-        if !self.unknown.is_empty() {
-            let _ = writeln!(out, "\n# {} has no such keys, which were passed over:", self.of);
-            for key in &self.unknown {
-                let _ = writeln!(out, "#   {}", plain(key));
-            }
-        }
         if !self.idle.is_empty() {
             out.push_str("\n# Without effect on time or memory:\n");
             let list = self.idle.iter().map(|key| plain(key)).collect::<Vec<_>>().join(", ");

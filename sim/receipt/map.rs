@@ -64,10 +64,11 @@ pub fn map(entry: &Entry, tables: &Tables) -> Result<Mapped, Reason> {
             for rule in rules.iter().filter(|rule| rule.beside_arguments) {
                 keys.apply(rule, &seen.value);
             }
-            assumed.extend(own.read(row, &mut keys)?);
+            own.read(row, &mut keys)?;
         }
         None => {
-            assumed.extend(idle(&whole, &rules, [table, common])?);
+            let unknown = unknown(&whole, &rules, [table, common])?;
+            keys.left_out(rules.iter().filter_map(|rule| rule.left_out.clone()).chain(unknown).collect());
             stated(row, runtime, &mut keys)?;
             model::named(&seen.model, &mut keys);
             for rule in rules {
@@ -101,9 +102,9 @@ pub fn map(entry: &Entry, tables: &Tables) -> Result<Mapped, Reason> {
     Ok(Mapped { assumptions: assumed, text: keys.text(&comment) })
 }
 
-/// Switches of a row that nothing here knows, taken as without effect, unless they surely have one.
-fn idle(row: &serde_json::Value, rules: &[&Rule], tables: [&Table; 2]) -> Result<Vec<Assumption>, Reason> {
-    let mut assumed = vec![];
+/// Switches of a row that nothing here knows, unless they surely have an effect.
+fn unknown(row: &serde_json::Value, rules: &[&Rule], tables: [&Table; 2]) -> Result<Vec<String>, Reason> {
+    let mut left = vec![];
     for field in switches(row) {
         if rules.iter().any(|rule| rule.when.contains_key(&field))
             || tables.iter().any(|table| table.ignore.contains_key(&field))
@@ -116,12 +117,9 @@ fn idle(row: &serde_json::Value, rules: &[&Rule], tables: [&Table; 2]) -> Result
             tables.iter().flat_map(|table| &table.matters).find(|(pattern, _)| matches(pattern, Some(&field)));
         match matters.filter(|_| !off) {
             Some((_, why)) => return Err(Reason::Uncovered(format!("{field} = {value:?}: {why}"))),
-            None => assumed.push(Assumption {
-                source: format!("{field} = {value:?} is not known: taken as without effect"),
-                key: field,
-                value: value.into(),
-            }),
+            None if off => {}
+            None => left.push(format!("{field} = {value:?}: not known here")),
         }
     }
-    Ok(assumed)
+    Ok(left)
 }

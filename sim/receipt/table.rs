@@ -81,6 +81,8 @@ pub struct Rule {
     /// It holds beside a row's own arguments, too: it says what they do not.
     #[serde(default)]
     pub beside_arguments: bool,
+    /// What of the run the rule leaves out of the simulation.
+    pub left_out: Option<String>,
     /// The row is not what the FSDP lanes are about, and why.
     pub outside: Option<String>,
     /// The row cannot be mapped, and why.
@@ -242,9 +244,12 @@ pub fn switches(row: &Value) -> Vec<String> {
     }
     if let Some(Value::Object(switches)) = row.get("switches") {
         for (name, value) in switches.iter().filter(|(_, value)| !value.is_null()) {
-            // MaxText's parameters are a table of switches of their own.
-            match value.as_object().filter(|_| name == "tuning_params") {
-                Some(inner) => fields.extend(inner.keys().map(|key| format!("switches.{name}.{key}"))),
+            // A recipe has its switches in a table of its own.
+            match value.get("config").and_then(Value::as_object).filter(|_| name == "recipe") {
+                Some(config) => {
+                    let set = config.iter().filter(|(_, value)| !value.is_null());
+                    fields.extend(set.map(|(key, _)| format!("switches.recipe.config.{key}")));
+                }
                 None => fields.push(format!("switches.{name}")),
             }
         }

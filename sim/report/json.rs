@@ -72,6 +72,7 @@ impl Prediction {
                 .map(|Idle { key, why }| KeyWithoutEffect { key: key.clone(), why: why.clone() })
                 .collect(),
             lane: scenario.runtime.lane(),
+            not_simulated: scenario.not_simulated.clone(),
             memory: memory(self),
             mfu: mfu(self),
             model: Model { name: job.model().name.clone(), parameters: job.model().params().total },

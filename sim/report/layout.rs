@@ -62,6 +62,8 @@ pub struct Report {
     pub mfu: Vec<Mfu>,
     /// The model.
     pub model: Model,
+    /// Switches of the run that are not simulated, each with what it changes; the interval is wider by what they may do.
+    pub not_simulated: Vec<String>,
     /// Kernels, collectives and messages of the step, by their time. The longest is first.
     pub parts: Vec<Part>,
     /// What every report says about itself: topology, start-up, workload, path, target shape.

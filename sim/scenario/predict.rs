@@ -233,7 +233,7 @@ fn told(scenario: &Scenario, settings: Settings, flown: Flown) -> Result<Predict
     let kind = Kind::of(scenario);
     let family = scenario.measured.as_ref().map_or("", |measured| measured.family.as_str());
     let (mut interval, alike) = witnesses::interval(step, residual, &kind, family);
-    if scenario.unknown_release.is_some() {
+    if scenario.unknown_release.is_some() || !scenario.not_simulated.is_empty() {
         interval = release::wider(step, interval);
     }
     let tokens = scenario.job.tokens();

@@ -88,6 +88,8 @@ pub struct Scenario {
     pub ranks: Option<Ranks>,
     /// The release of the framework that ran, where the file has the defaults of another one.
     pub unknown_release: Option<String>,
+    /// Switches of the run that are not simulated, each with what it changes.
+    pub not_simulated: Vec<String>,
     /// What the run has measured, where it has been run.
     pub measured: Option<Measured>,
     /// What the file says of interruptions.
@@ -173,6 +175,7 @@ impl Scenario {
             measured: self.measured.clone(),
             ranks: self.ranks.clone(),
             unknown_release: self.unknown_release.clone(),
+            not_simulated: self.not_simulated.clone(),
             interruptions: self.interruptions.clone(),
             draft: self.draft.clone(),
             job,
@@ -244,6 +247,8 @@ fn understand(
     let ranks = ranks::understand(reader, scenario.ranks.as_ref(), &topology)?;
     let interruptions = interruptions::asked(reader, scenario, (&topology, &job))?;
     let unknown_release = scenario.framework.unknown_release.as_ref().map(|at| one_line(at.get_ref()));
+    let left_out = scenario.framework.not_simulated.iter().flatten();
+    let not_simulated = left_out.map(|at| one_line(at.get_ref())).collect();
     let tokens = job.tokens();
     let names = (runtime.written(), topology.name.as_str());
     let measured = scenario.measured.as_ref();
@@ -268,6 +273,7 @@ fn understand(
         idle: std::mem::take(&mut reader.idle),
         ranks,
         unknown_release,
+        not_simulated,
         measured,
         interruptions,
     })

@@ -11,7 +11,7 @@ use crate::make::{FILE, TINY};
 pub const WORD: &str = "zzz";
 
 /// Values that take no word of a list: names, sizes with units, tables.
-const OTHERS: [(&str, &[&str]); 65] = [
+const OTHERS: [(&str, &[&str]); 66] = [
     ("activation_checkpointing.policy", &["'none'", "'full'", "'selective_op'", "{ every = 2 }", "{ first = 1 }"]),
     (
         "batch.documents",
@@ -38,6 +38,7 @@ const OTHERS: [(&str, &[&str]); 65] = [
     ("framework.cublas", &["'13.0'", "'12.6'", "'12.4'"]),
     ("framework.device_max_connections", &["1", "8"]),
     ("framework.unknown_release", &["'0.3.1'", "'0.4.0'"]),
+    ("framework.not_simulated", &["[]", "['validation.enable = true: validation runs between steps']"]),
     ("framework.release", &["'torchtitan 0.3.0'", "'torchtitan 0.2.2'", "'transformers 5.23'"]),
     ("fsdp.ends", &["['head']", "['embedding', 'head']", "[]"]),
     ("fsdp.head_reshard_after_forward", &["true", "false", "2"]),

@@ -75,11 +75,10 @@ pub(super) fn mesh(out: &mut Imported, settings: &Settings<'_>, request: &Reques
     Ok(())
 }
 
-/// Writes `xla.flags`: those of `XLA_FLAGS` in a script that are known here.
-pub(super) fn flags(out: &mut Imported, request: &Request<'_>) {
-    let words = request.text.split(|sign: char| sign.is_whitespace() || "\"'\\".contains(sign));
-    let bare = words.filter_map(|word| word.strip_prefix("--").filter(|bare| bare.starts_with("xla_")));
-    let (seen, strange): (Vec<&str>, Vec<&str>) = bare.partition(|bare| GpuFlags::of(&[bare]).is_ok());
+/// Writes `xla.flags`: those of `XLA_FLAGS` that are known here.
+pub(super) fn flags(out: &mut Imported, flags: &[String]) {
+    let (seen, strange): (Vec<&str>, Vec<&str>) =
+        flags.iter().map(String::as_str).partition(|flag| GpuFlags::of(&[flag]).is_ok());
     if !strange.is_empty() {
         out.note(format!("Flags of XLA:GPU that are not known here, and left out: {}.", strange.join(", ")));
     }

@@ -6,11 +6,8 @@ use crate::import::error::ImportError;
 use crate::import::importer::Request;
 use crate::import::settings::Raw;
 use crate::import::syntax::overrides::{is_option, scalar};
-use crate::import::syntax::shell::{self, Word};
+use crate::import::syntax::shell::{self, OPEN, Word};
 use crate::import::syntax::yaml;
-
-/// Text in place of what only a shell knows.
-const OPEN: &str = "(only the shell knows)";
 
 /// Arguments that nobody else has.
 const MARKS: [&str; 3] = ["--num-layers", "--hidden-size", "--num-attention-heads"];
@@ -193,7 +190,8 @@ fn list(words: &[Word]) -> Vec<Raw> {
         }
         let line = Some(word.line);
         if let Some((key, value)) = word.text.split_once('=') {
-            out.push(Raw { key: name(key), value: argument(value), line });
+            let value = if word.open { Value::String(OPEN.to_owned()) } else { argument(value) };
+            out.push(Raw { key: name(key), value, line });
             continue;
         }
         let mut values = vec![];

@@ -13,7 +13,10 @@ use super::MOST;
 use crate::import::error::ImportError;
 use expand::Variables;
 use lex::Item;
-pub use word::Word;
+pub use word::{UNKNOWN, Word};
+
+/// A value in place of what only a shell knows.
+pub const OPEN: &str = "(only the shell knows)";
 
 /// A script's commands, each a list of words, and what was not evaluated.
 #[derive(Clone, Debug, Default)]
@@ -94,7 +97,7 @@ mod tests {
 
     #[test]
     fn sums_are_computed_and_what_only_a_shell_knows_is_open() {
-        assert_eq!(last("N=4\nW=$((8 * (N + 1)))\nrun $W $(hostname) $1 ${2:-7} $UNSET"), "run|40|?|?|7|?");
+        assert_eq!(last("N=4\nW=$((8 * (N + 1)))\nrun $W $(hostname) $1 ${2:-7} $UNSET"), "run|40|$?|$?|7|$?");
     }
 
     #[test]

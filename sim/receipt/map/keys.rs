@@ -25,6 +25,13 @@ impl Gathered {
         self.put(key, value, None);
     }
 
+    /// Writes what is left out of the simulation, if anything is.
+    pub(super) fn left_out(&mut self, switches: Vec<String>) {
+        if !switches.is_empty() {
+            self.stated("framework.not_simulated", switches);
+        }
+    }
+
     /// Writes what a rule sets.
     pub(super) fn apply(&mut self, rule: &Rule, row: &Value) {
         flatten("", &rule.set, &mut |key, value| {

@@ -39,10 +39,12 @@ pub(super) fn described(row: &Row, keys: &mut Gathered) -> Result<u64, Reason> {
 pub(super) fn stated(row: &Row, runtime: &str, keys: &mut Gathered) -> Result<(), Reason> {
     let count = described(row, keys)?;
     if row.vendor() == "google" {
-        if let Some(machine) = row.hardware.name.as_deref().and_then(|name| machine_of(name, None)) {
-            keys.stated("topology.name", machine.topology);
+        let chips = slices(row, count, keys)?;
+        let others = row.parallel.tp.unwrap_or(1).max(1);
+        if others > 1 {
+            keys.stated("mesh.tensor", integer(others));
         }
-        slices(row, count, keys)?;
+        keys.stated("mesh.fsdp", integer(chips / others));
         if let Some(sequence) = row.sequence() {
             keys.stated("batch.sequence", integer(sequence));
         }
@@ -65,8 +67,8 @@ pub(super) fn stated(row: &Row, runtime: &str, keys: &mut Gathered) -> Result<()
     batch(row, keys)
 }
 
-/// Slices by the chips they have, of a 2D torus and of a 3D one; all of a slice's chips shard parameters.
-fn slices(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
+/// The topology that the row's slices are of, by the chips they have, of a 2D torus and of a 3D one; returns the chips of one.
+pub(super) fn slices(row: &Row, count: u64, keys: &mut Gathered) -> Result<u64, Reason> {
     const FLAT: [(u64, &str); 8] =
         [(1, "1x1"), (4, "2x2"), (8, "2x4"), (16, "4x4"), (32, "4x8"), (64, "8x8"), (128, "8x16"), (256, "16x16")];
     const SOLID: [(u64, &str); 12] = [
@@ -83,6 +85,9 @@ fn slices(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
         (2048, "8x16x16"),
         (4096, "16x16x16"),
     ];
+    if let Some(machine) = row.hardware.name.as_deref().and_then(|name| machine_of(name, None)) {
+        keys.stated("topology.name", machine.topology);
+    }
     let flat = matches!(row.family(), "v5e" | "v6e");
     let shapes: &[(u64, &str)] = if flat { &FLAT } else { &SOLID };
     let slices = row.hardware.slices.unwrap_or(1).max(1);
@@ -95,12 +100,7 @@ fn slices(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
     if slices > 1 {
         keys.stated("topology.slices", integer(slices));
     }
-    let others = row.parallel.tp.unwrap_or(1).max(1);
-    if others > 1 {
-        keys.stated("mesh.tensor", integer(others));
-    }
-    keys.stated("mesh.fsdp", integer(chips / others));
-    Ok(())
+    Ok(chips)
 }
 
 /// The topology that the row's hardware is, and how much of it.

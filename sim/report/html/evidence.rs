@@ -21,6 +21,10 @@ pub(super) fn section(scenario: &Scenario, answer: &Prediction, report: &Report)
     let text = if scenario.text.is_empty() { scenario.draft.text() } else { scenario.text.clone() };
     html! {
         (page::facts(&facts))
+        @if !report.not_simulated.is_empty() {
+            h3 { "Not simulated" }
+            ul { @for left in &report.not_simulated { li { (left) } } }
+        }
         @if !report.keys_without_effect.is_empty() || !report.topology_without_effect.is_empty() {
             h3 { "Keys without effect" }
             ul {

@@ -40,6 +40,7 @@ pub(super) fn figures(page: &mut Page, scenario: &Scenario, answer: &Prediction,
     if let Some(network) = network(scenario) {
         page.line("network", &network)?;
     }
+    left_out(page, scenario)?;
     without_effect(page, scenario, answer)
 }
 
@@ -105,6 +106,14 @@ fn run(scenario: &Scenario) -> String {
     let size = format!("{} tokens × {} per {} × {micro_batches} micro-batch{es}", job.seq(), job.batch(), whose(job));
     let (runtime, model, chips) = (scenario.runtime.lane(), job.model(), topology.chips());
     format!("{runtime} · {model} · {chips} × {} · {}{}{size}", topology.chip.name, mesh(job), replicas(job))
+}
+
+/// Switches of the run that are not simulated.
+fn left_out(page: &mut Page, scenario: &Scenario) -> fmt::Result {
+    for (index, left) in scenario.not_simulated.iter().enumerate() {
+        page.line(if index == 0 { "left out" } else { "" }, left)?;
+    }
+    Ok(())
 }
 
 /// What the files say and this plan does not read, with why: keys of the scenario, and numbers of the machine.

@@ -69,6 +69,9 @@ keys! {
     release: Option<Spanned<String>> => MODULES.such_as("\"torchtitan 0.3.0\"");
     /// The release that ran, where the file has the defaults of another one. The step's interval is wider.
     unknown_release: Option<Spanned<String>> => ALL.such_as("\"0.3.1\"");
+    /// Switches of the run that are not simulated, each with what it changes, as importers write them. The step's interval is
+    /// wider.
+    not_simulated: Option<Vec<Spanned<String>>> => ALL.such_as("[\"validation.enable = true: validation runs between steps\"]");
     /// Whether RMSNorm is one kernel (2.6: composed of pointwise ones).
     fused_rms_norm: Option<bool> => MODULES
         default PYTORCH => "true" of "PyTorch 2.15.0; torchtitan 0.2.2, torchtitan 0.3.0" at "aten _fused_rms_norm; torchtitan nn.RMSNorm"

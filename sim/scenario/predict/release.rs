@@ -1,4 +1,5 @@
-//! What it may mean for a step that another release of the framework ran than the one whose defaults a file has.
+//! What it may mean for a step that another release of the framework ran than the one whose defaults a file has, or that the run has
+//! switches which are not simulated.
 
 use crate::units::Time;
 
@@ -6,7 +7,8 @@ use crate::units::Time;
 ///
 /// 14 public configurations of torchtitan were imported with the defaults of 0.1.0 and of 0.2.2, which are a year apart. Their steps differ
 /// by 8 % in the median, and eight in ten of them by at most 15 % (`tests/import.rs` predicts them again). No other framework has two
-/// releases here, so this stands for all.
+/// releases here, so this stands for all; and for switches that are not simulated, since switches and their defaults are what releases
+/// differ by.
 pub const ANOTHER_RELEASE: f64 = 0.15;
 
 /// An interval around a step, wider by what another release may do to it: both in quadrature, each side for itself.

@@ -110,7 +110,10 @@ impl Variables {
                         (None, None) => None,
                     };
                     match value {
-                        None => (now.open, begun) = (true, true),
+                        None => {
+                            now.unknown();
+                            begun = true;
+                        }
                         Some(value) if *quoted && !assigned => {
                             let text: Vec<&str> = value.iter().map(|word| word.text.as_str()).collect();
                             now.open |= value.iter().any(|word| word.open);
@@ -136,11 +139,14 @@ impl Variables {
                 Piece::Sum(sum) => {
                     match self.sum(sum) {
                         Some(value) => now.text.push_str(&value.to_string()),
-                        None => now.open = true,
+                        None => now.unknown(),
                     }
                     begun = true;
                 }
-                Piece::Open => (now.open, begun) = (true, true),
+                Piece::Open => {
+                    now.unknown();
+                    begun = true;
+                }
             }
             if now.text.len() > LONGEST {
                 return Err(format!("a word becomes longer than {LONGEST} bytes"));
