@@ -21,7 +21,7 @@ use super::machine::{self, Kind};
 use super::settings::{Raw, Settings};
 use super::table::Table;
 use super::why::Why;
-use crate::plan::xla::{TENSORS, flags};
+use crate::plan::xla::{GpuFlags, TENSORS, flags};
 use crate::tables;
 use script::Said;
 
@@ -77,27 +77,29 @@ fn understood(request: &Request<'_>, said: Said) -> Result<Imported, ImportError
     };
     batch(&mut out, &settings, devices)?;
     compiled(&mut out, &settings, on_gpus)?;
-    match on_gpus {
-        true => gpu::flags(&mut out, &said.flags),
-        false => flags(&mut out, &said.flags),
-    }
+    flags(&mut out, &said.flags, on_gpus);
     pipeline(&mut out, &settings)?;
     Ok(out.finish(&settings))
 }
 
-/// Writes `xla.flags`: the compiler's flags for TPUs, by their own names or by those of MaxText's library.
-fn flags(out: &mut Imported, flags: &[String]) {
-    let (seen, strange): (Vec<&str>, Vec<&str>) =
-        flags.iter().map(String::as_str).partition(|flag| flags::named(&[flag]).is_ok());
+/// Writes `xla.flags`: those of the compiler's flags that are known here. On TPUs they may have the names of MaxText's library.
+fn flags(out: &mut Imported, flags: &[String], on_gpus: bool) {
+    let (variable, such_as) = match on_gpus {
+        true => ("XLA_FLAGS", "such as xla_gpu_enable_pipelined_all_gather=true"),
+        false => ("LIBTPU_INIT_ARGS", "by their own names or by those of MaxText's benchmarks/xla_flags_library.py"),
+    };
+    let known = |flag: &&str| if on_gpus { GpuFlags::of(&[*flag]).is_ok() } else { flags::named(&[*flag]).is_ok() };
+    let (seen, strange): (Vec<&str>, Vec<&str>) = flags.iter().map(String::as_str).partition(known);
     if !strange.is_empty() {
-        out.note(format!("Words among the compiler's flags that are none, and left out: {}.", strange.join(", ")));
+        out.note(format!("Flags of the compiler that are not known here, and left out: {}.", strange.join(", ")));
     }
     if seen.is_empty() {
-        out.note("The compiler's flags (LIBTPU_INIT_ARGS) are not in the file: write those that the job runs with in xla.flags, by their own names or by those of MaxText's benchmarks/xla_flags_library.py.");
+        out.note(format!(
+            "{variable} is not in the file: write the flags that the job runs with in xla.flags, {such_as}."
+        ));
         return;
     }
-    let list: Vec<Value> = seen.into_iter().map(Value::from).collect();
-    out.put("xla.flags", Value::Array(list), Why::code("LIBTPU_INIT_ARGS".to_owned()));
+    out.put("xla.flags", seen.into_iter().map(Value::from).collect::<Vec<_>>(), Why::code(variable));
 }
 
 /// Whether it is compiled for GPUs: by `hardware`, or by the folder of the configuration that a script names.
@@ -223,8 +225,10 @@ fn capacity(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErr
             out.without("sparse_matmul", "false", &dense.why.to_string(), changes);
         }
         (None, Some(capacity)) => {
-            let changes = "nothing: MaxText reads a capacity with sparse_matmul=False alone, and drops no token here";
-            out.without("capacity_factor", &capacity.value.to_string(), &capacity.why.to_string(), changes);
+            out.note(format!(
+                "capacity_factor = {} changes nothing: MaxText reads it with sparse_matmul=False alone.",
+                capacity.value
+            ));
         }
         (None, None) => {}
     }

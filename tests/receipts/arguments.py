@@ -3,8 +3,8 @@
 A row names the commit and the file beside which model_config.yaml stands. What a step is made of is kept as the file has it;
 logging, checkpoints, data and learning rates are left out, and of paths only the last name is kept.
 
-    git clone https://github.com/NVIDIA/Megatron-LM /tmp/Megatron-LM
-    python tests/receipts/arguments.py /tmp/Megatron-LM tests/receipts/public.jsonl     # PyYAML 6.0.3
+    git clone https://github.com/NVIDIA/Megatron-LM ../Megatron-LM
+    python tests/receipts/arguments.py ../Megatron-LM tests/receipts/public.jsonl     # PyYAML 6.0.3
 """
 
 import json

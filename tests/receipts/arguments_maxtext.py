@@ -4,9 +4,9 @@ Of Ironwood they stand in a row's own run_recipe.sh, of Trillium and v5p in MaxT
 release that the row names. Logging, checkpoints and data are left out. The sequences of a device are those that the row's log
 shows, where the recipe has another release's.
 
-    git clone https://github.com/AI-Hypercomputer/tpu-recipes /tmp/tpu-recipes
-    git clone https://github.com/AI-Hypercomputer/maxtext /tmp/maxtext
-    python tests/receipts/arguments_maxtext.py /tmp/tpu-recipes /tmp/maxtext tests/receipts/public.jsonl
+    git clone https://github.com/AI-Hypercomputer/tpu-recipes ../tpu-recipes
+    git clone https://github.com/AI-Hypercomputer/maxtext ../maxtext
+    python tests/receipts/arguments_maxtext.py ../tpu-recipes ../maxtext tests/receipts/public.jsonl
 """
 
 import ast

@@ -1,6 +1,4 @@
-//! MaxText on GPUs: axes within a node and between nodes, and the flags of XLA:GPU in a script.
-
-use toml::Value;
+//! MaxText on GPUs: axes within a node and between nodes.
 
 use super::super::error::ImportError;
 use super::super::imported::Imported;
@@ -8,7 +6,6 @@ use super::super::importer::Request;
 use super::super::machine;
 use super::super::settings::Settings;
 use super::super::why::Why;
-use crate::plan::xla::GpuFlags;
 
 /// Axes of a scenario, with MaxText's axes within a node and between nodes.
 const AXES: [(&str, &str, &str); 3] = [
@@ -73,19 +70,4 @@ pub(super) fn mesh(out: &mut Imported, settings: &Settings<'_>, request: &Reques
         );
     }
     Ok(())
-}
-
-/// Writes `xla.flags`: those of `XLA_FLAGS` that are known here.
-pub(super) fn flags(out: &mut Imported, flags: &[String]) {
-    let (seen, strange): (Vec<&str>, Vec<&str>) =
-        flags.iter().map(String::as_str).partition(|flag| GpuFlags::of(&[flag]).is_ok());
-    if !strange.is_empty() {
-        out.note(format!("Flags of XLA:GPU that are not known here, and left out: {}.", strange.join(", ")));
-    }
-    if seen.is_empty() {
-        out.note("XLA_FLAGS are not in the file: write those that the job runs with in xla.flags, such as xla_gpu_enable_pipelined_all_gather=true.");
-        return;
-    }
-    let list: Vec<Value> = seen.into_iter().map(Value::from).collect();
-    out.put("xla.flags", Value::Array(list), Why::code("XLA_FLAGS of the script".to_owned()));
 }
