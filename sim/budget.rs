@@ -21,6 +21,17 @@ const WORD: u64 = 100;
 /// An object of one value.
 const JSON: u64 = 200;
 
+/// An event of a trace in binary, or what names events: read, joined and assigned to its step.
+pub const EVENT: u64 = 280;
+/// A value of a kind of event.
+pub const STAT: u64 = 64;
+
+/// A row of a table in CSV, and a cell of it.
+const ROW: u64 = 200;
+const CELL: u64 = 16;
+/// A point that was measured, as text and as it is checked.
+pub const POINT: u64 = 500;
+
 /// Whether a text of TOML may be parsed.
 ///
 /// # Errors
@@ -28,7 +39,7 @@ const JSON: u64 = 200;
 pub fn toml(text: &str) -> Result<(), String> {
     let (dots, words) = (count(text, |byte| byte == b'.'), count(text, |byte| byte.is_ascii_whitespace()));
     let values = count(text, |byte| matches!(byte, b'=' | b',' | b'[' | b'{'));
-    within(text, values * TOML + dots * DOT + words * WORD)
+    within(text.len() as u64, values * TOML + dots * DOT + words * WORD)
 }
 
 /// Whether a text of JSON may be parsed.
@@ -36,15 +47,31 @@ pub fn toml(text: &str) -> Result<(), String> {
 /// # Errors
 /// What it would take, in words.
 pub fn json(text: &str) -> Result<(), String> {
-    within(text, count(text, |byte| matches!(byte, b':' | b',' | b'[' | b'{')) * JSON)
+    within(text.len() as u64, count(text, |byte| matches!(byte, b':' | b',' | b'[' | b'{')) * JSON)
+}
+
+/// Whether a table of CSV may be parsed.
+///
+/// # Errors
+/// What it would take, in words.
+pub fn csv(text: &[u8]) -> Result<(), String> {
+    let (mut rows, mut cells) = (0, 0);
+    for byte in text {
+        rows += u64::from(matches!(byte, b'\n' | b'\r'));
+        cells += u64::from(*byte == b',');
+    }
+    within(text.len() as u64, rows * ROW + cells * CELL)
 }
 
 fn count(text: &str, is_one: impl Fn(u8) -> bool) -> u64 {
     text.bytes().filter(|&byte| is_one(byte)).count() as u64
 }
 
-fn within(text: &str, takes: u64) -> Result<(), String> {
-    let bytes = text.len() as u64;
+/// Whether what was read may take so much.
+///
+/// # Errors
+/// What it would take, in words.
+pub fn within(bytes: u64, takes: u64) -> Result<(), String> {
     if takes <= FREE + MULTIPLE * bytes {
         return Ok(());
     }

@@ -1,14 +1,14 @@
 //! Whatever a file is said to be, reading it takes ten times its bytes and 64 MiB at most: what is denser is refused.
 
+mod binary;
+
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use crate::command::Folder;
+use crate::peak::{self, MOST};
 
 /// Bytes of a file: those of which what is free beside them is most, and those of which they are.
 const SIZES: [usize; 2] = [1 << 20, 8 << 20];
-/// What reading may take: so many bytes for each, and so many besides.
-const MOST: (u64, u64) = (10, 64 << 20);
 
 const SCENARIO: &str = include_str!("../scenarios/llama3.1-8b-fsdp2-8xh100.toml");
 const SCRIPT: &str =
@@ -28,28 +28,6 @@ fn long(size: usize, begin: &str, each: impl Fn(&mut String, usize), end: &str) 
 
 fn same<'a>(what: &'a str) -> impl Fn(&mut String, usize) + 'a {
     move |text, _| text.push_str(what)
-}
-
-/// The most memory that a command held \[B\], as the system counts it.
-fn peak(folder: &Folder, arguments: &[&str]) -> u64 {
-    let mut command = folder.command();
-    command.args(arguments).env("RAYON_NUM_THREADS", "2");
-    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
-    let mut child = command.spawn().unwrap();
-    let status = format!("/proc/{}/status", child.id());
-    let mut most = 0;
-    loop {
-        let text = std::fs::read_to_string(&status).unwrap_or_default();
-        if let Some(line) = text.lines().find_map(|line| line.strip_prefix("VmHWM:")) {
-            most = most.max(line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10);
-        }
-        if let Some(ended) = child.try_wait().unwrap() {
-            let code = ended.code();
-            assert!(code.is_some_and(|code| code <= 2), "{arguments:?}: {ended}");
-            return most;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// Files that hold as many values as they can, by the command that reads them.
@@ -114,6 +92,19 @@ fn dense(size: usize) -> Vec<(&'static str, Vec<&'static str>, String)> {
         ("steps.log", vec!["import", "log"], long(size, "", numbered("completed step: #, seconds: 1.5\n"), "")),
         ("schedule.csv", vec!["show", "schedule"], long(size, "", same("0F0,0F1,0F2,0B0,0B1,0B2\n"), "")),
         (
+            "viewer.trace.json",
+            vec!["import", "trace"],
+            long(
+                size,
+                concat!(
+                    r#"{"traceEvents":[{"ph":"M","pid":1,"tid":0,"name":"process_name","args":{"name":"/device:GPU:0"}},"#,
+                    r#"{"ph":"M","pid":1,"tid":7,"name":"thread_name","args":{"name":"Stream #7(Compute)"}},"#
+                ),
+                numbered(r##"{"ph":"X","pid":1,"tid":7,"ts":#,"dur":1,"name":"a"},"##),
+                r#"{"ph":"X","pid":1,"tid":7,"ts":0,"dur":1,"name":"a"}]}"#,
+            ),
+        ),
+        (
             "kineto.json",
             vec!["import", "trace"],
             long(size, "{\"schemaVersion\":1,\"deviceProperties\":[],\"traceEvents\":[", event, last),
@@ -125,17 +116,17 @@ fn dense(size: usize) -> Vec<(&'static str, Vec<&'static str>, String)> {
 fn no_file_takes_more_than_ten_times_its_bytes() {
     let folder = Folder::new("no_file_takes_more_than_ten_times_its_bytes");
     let mut over = vec![];
-    for (name, command, text) in SIZES.into_iter().flat_map(dense) {
-        // Whole, and with a piece out of its middle.
-        let middle = text.char_indices().map(|(at, _)| at).find(|at| *at >= text.len() / 2).unwrap();
-        let damaged = format!("{}\u{0}{}", &text[..middle], &text[middle + 1..]);
-        for (how, text) in [("whole", text), ("damaged", damaged)] {
-            folder.write(name, &text);
-            let took = peak(&folder, &[&command[..], &[name]].concat());
-            println!("{name}, {how}: {} MiB for {} MiB", took >> 20, text.len() >> 20);
-            if took > MOST.0 * text.len() as u64 + MOST.1 {
-                over.push(format!("{name}, {how}: {} MiB for {} MiB", took >> 20, text.len() >> 20));
-            }
+    for size in SIZES {
+        let text = dense(size).into_iter().map(|(name, command, text)| (name, command, text.into_bytes()));
+        let binary = binary::PLANES.into_iter().chain(binary::EXPORTS);
+        let binary = binary.map(|(name, write)| (name, vec!["import", "trace"], write(size)));
+        for (name, arguments, bytes) in text.chain(binary) {
+            let command = || {
+                let mut command = folder.command();
+                command.args(&arguments).arg(name);
+                command
+            };
+            over.extend(peak::over(command, &folder.path.join(name), &bytes));
         }
     }
     assert!(over.is_empty(), "{}", over.join("\n"));
@@ -149,6 +140,8 @@ fn a_small_file_that_grows_is_refused_while_it_is_small() {
     let script = format!("{doubled}{SCRIPT}{}\n", " --x $A$A".repeat(400));
     folder.write("grows.sh", &script);
     assert!(script.len() < 5_000);
-    assert!(peak(&folder, &["run", "grows.sh"]) < MOST.1);
+    let mut command = folder.command();
+    command.args(["run", "grows.sh"]);
+    assert!(peak::peak(command) < MOST.1);
     assert!(folder.refuses(&["run", "grows.sh"]).contains("the script becomes longer than"));
 }

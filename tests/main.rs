@@ -72,6 +72,7 @@ mod oracle;
 mod outputs;
 mod pages;
 mod parts;
+mod peak;
 mod pipeline;
 mod planner;
 mod plans;

@@ -46,8 +46,7 @@ fn properties() -> BTreeSet<String> {
 }
 
 /// The programs of this workspace's tests, built as this one is.
-fn programs() -> Vec<PathBuf> {
-    let own = std::env::current_exe().unwrap();
+fn programs(own: &Path) -> Vec<PathBuf> {
     let built = own.parent().and_then(Path::parent).and_then(Path::file_name).unwrap().to_string_lossy().into_owned();
     let profile = if built == "debug" { "dev".to_owned() } else { built };
     let output = Command::new(env!("CARGO"))
@@ -77,6 +76,8 @@ fn drawing(program: &Path, properties: &BTreeSet<String>) -> Vec<String> {
 
 /// What has been looked at, and what was found.
 struct Wild {
+    /// This program, by its name from before it was built anew: what runs has none once its file is replaced.
+    own: PathBuf,
     until: Instant,
     rng: TestRng,
     found: Vec<String>,
@@ -122,7 +123,7 @@ impl Wild {
 
     fn hostile(&mut self) {
         let seed = self.rng.next_u64() >> 1;
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let mut command = Command::new(&self.own);
         command
             .args(["hostile::as_many", "--ignored", "--nocapture"])
             .env("HOSTILE_SEED", seed.to_string())
@@ -175,7 +176,8 @@ fn targets() -> Vec<String> {
 fn minutes() {
     let said = std::env::var("WILD_MINUTES").ok();
     let minutes = said.map_or(MINUTES, |said| said.parse().expect("WILD_MINUTES is a number"));
-    let (programs, targets, properties) = (programs(), targets(), properties());
+    let own = std::env::current_exe().unwrap();
+    let (programs, targets, properties) = (programs(&own), targets(), properties());
     let drawing: Vec<(PathBuf, Vec<String>)> =
         programs.into_iter().map(|program| (program.clone(), drawing(&program, &properties))).collect();
     // Time as a seed: what was never drawn before is what this is for.
@@ -184,7 +186,7 @@ fn minutes() {
     seed[..16].copy_from_slice(&now.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
     let until = Instant::now() + Duration::from_secs_f64(60.0 * minutes);
-    let mut wild = Wild { until, rng, found: vec![], looked: 0 };
+    let mut wild = Wild { own, until, rng, found: vec![], looked: 0 };
     while !wild.is_over() {
         for (program, tests) in drawing.iter().filter(|(_, tests)| !tests.is_empty()) {
             wild.properties(program, tests);

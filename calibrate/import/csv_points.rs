@@ -67,6 +67,7 @@ fn one(path: &str, table: &Table, chip: Option<&str>, imported: &mut Imported) -
     let mut machines: Vec<(Origin, String)> = Vec::new();
     let mut places: BTreeMap<Origin, usize> = BTreeMap::new();
     let mut left_out: BTreeMap<String, usize> = BTreeMap::new();
+    let before = imported.points;
     for row in table.rows() {
         let cell = |(column, why): schema::Wrong| CsvError::Cell {
             path: path.to_owned(),
@@ -85,6 +86,7 @@ fn one(path: &str, table: &Table, chip: Option<&str>, imported: &mut Imported) -
                     machines[at].1.push_str(&Line::Point(point).text());
                     imported.points += 1;
                 }
+                table.affords(imported.points - before)?;
             }
         }
     }

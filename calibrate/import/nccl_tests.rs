@@ -73,7 +73,7 @@ fn one(path: &str, bytes: &[u8], known: &Known, imported: &mut Imported) -> Resu
     let file = Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let hint = Kind::mentioned(&file);
     let result = if json::is(text) { of_json(path, text, imported) } else { run::runs(text, hint) };
-    let result = result.and_then(|runs| points::write(path, &runs, known, imported));
+    let result = result.and_then(|runs| points::write(path, bytes.len() as u64, &runs, known, imported));
     result.map_err(|(line, why)| FileError::Line { path: path.to_owned(), line, why })
 }
 

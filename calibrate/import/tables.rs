@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use windtunnel::budget;
+
 use super::ImportError;
 
 /// A folder of tables, each read once.
@@ -18,6 +20,8 @@ pub struct Tables {
 #[derive(Debug)]
 pub struct Table {
     path: String,
+    /// How long its text is \[B\].
+    bytes: u64,
     columns: Vec<String>,
     rows: Vec<csv::StringRecord>,
 }
@@ -59,10 +63,16 @@ impl Table {
     /// The table that a file's text holds; `path` is for messages.
     pub fn parse(path: &str, text: &[u8]) -> Result<Table, ImportError> {
         let bad = |why: csv::Error| ImportError::Table { path: path.to_owned(), why: why.to_string() };
+        budget::csv(text).map_err(|why| ImportError::Table { path: path.to_owned(), why })?;
         let mut reader = csv::Reader::from_reader(text);
         let columns = reader.headers().map_err(bad)?.iter().map(str::to_owned).collect();
         let rows = reader.records().collect::<Result<_, _>>().map_err(bad)?;
-        Ok(Table { path: path.to_owned(), columns, rows })
+        Ok(Table { path: path.to_owned(), bytes: text.len() as u64, columns, rows })
+    }
+
+    /// Whether so many points may be made of it.
+    pub fn affords(&self, points: usize) -> Result<(), ImportError> {
+        budget::within(self.bytes, points as u64 * budget::POINT).map_err(|why| self.error(&why))
     }
 
     /// Its columns, in the file's order.

@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod budget;
 mod cuda;
 mod help;
+#[path = "../../tests/peak.rs"]
+mod peak;
 mod profiles;
 mod seeds;
 mod writers;

@@ -19,6 +19,7 @@ use super::id::Id;
 use super::join::join;
 use super::parts::{Call, CallKind, Device, Format, Kernel, Kind, Name, Op, Scope, Thread, Trace};
 use super::signature::Written;
+use crate::budget;
 use table::{Row, Table};
 
 /// Told how many rows of how many were read.
@@ -30,8 +31,9 @@ const ROWS: u64 = 4096;
 /// Reads the whole file.
 pub(super) fn read(path: &Path, progress: Progress<'_>) -> Result<Trace, Stop> {
     let file = open::open(path)?;
+    let bytes = std::fs::metadata(path)?.len();
     let mut reader =
-        Reader { file: &file, draft: Draft::default(), strings: BTreeMap::new(), read: 0, all: 0, progress };
+        Reader { file: &file, bytes, draft: Draft::default(), strings: BTreeMap::new(), read: 0, all: 0, progress };
     reader.draft.trace.format = Format::Nsight;
     for table in [KERNELS, COPIES, SETS, GRAPHS, CALLS, RANGES] {
         reader.all += Table::rows(&file, table)?;
@@ -47,6 +49,9 @@ pub(super) fn read(path: &Path, progress: Progress<'_>) -> Result<Trace, Stop> {
     join(reader.draft)
 }
 
+/// What to try where there are too many events.
+const FEWER: &str = "Profile again with fewer steps";
+
 const KERNELS: &str = "CUPTI_ACTIVITY_KIND_KERNEL";
 const COPIES: &str = "CUPTI_ACTIVITY_KIND_MEMCPY";
 const SETS: &str = "CUPTI_ACTIVITY_KIND_MEMSET";
@@ -59,6 +64,8 @@ const COPY_KINDS: [(i64, &str); 4] = [(1, "Memcpy HtoD"), (2, "Memcpy DtoH"), (8
 
 struct Reader<'a> {
     file: &'a Connection,
+    /// How long the file is \[B\].
+    bytes: u64,
     draft: Draft,
     /// Names by their number in the file.
     strings: BTreeMap<i64, Id<Name>>,
@@ -88,8 +95,15 @@ impl Reader<'_> {
         let Some(mut table) = Table::open(self.file, name, columns)? else { return Ok(()) };
         table.for_each(|row| {
             self.read += 1;
-            if self.read.is_multiple_of(ROWS) && (self.progress)(self.read, self.all).is_break() {
-                return Err(Stop::Io(std::io::Error::other(Interrupted)));
+            if self.read.is_multiple_of(ROWS) {
+                if (self.progress)(self.read, self.all).is_break() {
+                    return Err(Stop::Io(std::io::Error::other(Interrupted)));
+                }
+                budget::within(self.bytes, self.read * budget::EVENT).map_err(|what| Stop::Broken {
+                    place: name.to_owned(),
+                    what,
+                    remedy: FEWER,
+                })?;
             }
             each(self, row)
         })

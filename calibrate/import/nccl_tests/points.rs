@@ -5,14 +5,16 @@
 
 use std::collections::BTreeSet;
 
+use windtunnel::budget;
+
 use super::kind::Kind;
 use super::row::Row;
 use super::run::Run;
 use super::{Imported, Known, Mistake};
 use crate::points::{Line, Machine, Point, What};
 
-/// Writes all runs of one log.
-pub fn write(path: &str, runs: &[Run], known: &Known, imported: &mut Imported) -> Result<(), Mistake> {
+/// Writes all runs of one log, of which so many bytes were read.
+pub fn write(path: &str, read: u64, runs: &[Run], known: &Known, imported: &mut Imported) -> Result<(), Mistake> {
     let mut text = String::new();
     let mut before: Option<Machine> = None;
     let (mut points, mut remarks) = (0, Vec::new());
@@ -50,6 +52,7 @@ pub fn write(path: &str, runs: &[Run], known: &Known, imported: &mut Imported) -
         }
         let repeats = run.parameters.as_ref().and_then(|parameters| parameters.iterations).unwrap_or(1);
         for row in &rows {
+            budget::within(read, points as u64 * budget::POINT).map_err(|why| (row.line, why))?;
             for (in_place, body) in [false, true].into_iter().zip(&row.bodies) {
                 let Some(body) = body else { continue };
                 let us = body.time.value;

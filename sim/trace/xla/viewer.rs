@@ -10,8 +10,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::super::error::Stop;
+use super::super::id::Id;
+use super::super::intern::Interner;
 use super::super::kineto::{Event, integer, plain, span};
-use super::super::parts::{Format, Trace};
+use super::super::parts::{Format, Name, Trace};
 use super::super::split::{Parts, split};
 use super::{Line, Planes, device, line};
 
@@ -22,7 +24,8 @@ const CAP: usize = 990_000;
 pub(in super::super) fn read(from: impl Read) -> Result<Trace, Stop> {
     let mut reader = Reader::default();
     split(from, &mut reader)?;
-    let Reader { planes: names, lines: of_threads, events } = reader;
+    let Reader { planes: names, lines: of_threads, texts, events } = reader;
+    let texts = texts.finish();
     let mut planes = Planes::default();
     let mut lines: BTreeMap<(i64, i64), Line> = BTreeMap::new();
     for (number, plane) in &names {
@@ -51,20 +54,21 @@ pub(in super::super) fn read(from: impl Read) -> Result<Trace, Stop> {
     }
     for held in &events {
         let Some(&line) = lines.get(&(held.pid, held.tid)) else { continue };
-        let text = |value: &'_ Option<String>| value.clone();
-        let [hlo_op, program, path, category, kernel, copy, long] = held.texts.each_ref().map(text);
+        let [hlo_op, program, path, category, kernel, copy, long] =
+            held.texts.map(|text| text.map(|text| texts.get(text)));
+        let name = texts.get(held.name);
         let event = super::Event {
-            name: long.as_deref().filter(|text| text.starts_with('%')).unwrap_or(&held.name),
-            display: &held.name,
+            name: long.filter(|text| text.starts_with('%')).unwrap_or(name),
+            display: name,
             start: held.start,
             end: held.end,
             correlation: held.correlation,
-            hlo_op: hlo_op.as_deref(),
-            program: program.as_deref(),
-            path: path.as_deref(),
-            category: category.as_deref(),
-            kernel: kernel.as_deref(),
-            copy: copy.as_deref(),
+            hlo_op,
+            program,
+            path,
+            category,
+            kernel,
+            copy,
             step: held.step,
             flops: held.flops,
             bytes: held.bytes,
@@ -80,6 +84,8 @@ struct Reader {
     planes: BTreeMap<i64, String>,
     /// Names of lines by process and thread.
     lines: BTreeMap<(i64, i64), String>,
+    /// What events say, once: the same few hundred texts again and again.
+    texts: Interner,
     events: Vec<Held>,
 }
 
@@ -87,7 +93,7 @@ struct Reader {
 struct Held {
     pid: i64,
     tid: i64,
-    name: String,
+    name: Id<Name>,
     start: u64,
     end: u64,
     correlation: Option<u64>,
@@ -95,7 +101,7 @@ struct Held {
     flops: Option<u64>,
     bytes: Option<u64>,
     /// hlo_op, hlo_module, path, category, kernel_details, memcpy_details, long_name.
-    texts: [Option<String>; 7],
+    texts: [Option<Id<Name>>; 7],
 }
 
 /// Arguments of an event: strings, even where they are numbers.
@@ -141,27 +147,30 @@ impl Parts for Reader {
             ("X", name) if !name.starts_with('$') => {
                 let (start, duration) = span(&event)?;
                 let number = |value: Option<&RawValue>| value.and_then(|value| plain(value).parse().ok());
-                let owned = |text: Option<Cow<'_, str>>| text.map(Cow::into_owned);
+                let texts = &mut self.texts;
+                let mut once = |text: Option<Cow<'_, str>>| text.map(|text| texts.id(&text));
                 let path = args.name.or(args.tf_op.filter(|path| path != "XlaModule:"));
+                let said = [
+                    once(args.hlo_op),
+                    once(args.hlo_module),
+                    once(path),
+                    once(args.hlo_category),
+                    once(args.kernel_details),
+                    once(args.memcpy_details.or(args.memset_details)),
+                    once(args.long_name),
+                ];
+                let name = self.texts.id(name);
                 self.events.push(Held {
                     pid,
                     tid,
-                    name: name.to_owned(),
+                    name,
                     start,
                     end: start + duration,
                     correlation: number(args.correlation_id),
                     step: number(args.step_num),
                     flops: number(args.flops),
                     bytes: number(args.bytes_accessed),
-                    texts: [
-                        owned(args.hlo_op),
-                        owned(args.hlo_module),
-                        owned(path),
-                        owned(args.hlo_category),
-                        owned(args.kernel_details),
-                        owned(args.memcpy_details.or(args.memset_details)),
-                        owned(args.long_name),
-                    ],
+                    texts: said,
                 });
             }
             _ => {}

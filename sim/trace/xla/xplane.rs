@@ -11,15 +11,19 @@ use super::super::error::{CUT, Stop};
 use super::super::parts::{Device, Format, Trace};
 use super::proto::{Event, EventEntry, EventKind, Stat, StatEntry, Value};
 use super::{Line, Planes, device, line};
+use crate::budget::{self, EVENT, STAT};
 
 /// The longest plane that is held \[B\].
 const LONGEST: u64 = 1 << 30;
+/// The longest event or kind of event: an empty value of two bytes becomes forty-eight \[B\].
+const LONGEST_EVENT: usize = 2 << 20;
 const REMEDY: &str = "Copy the file again as binary, or profile again with fewer steps";
 
 /// Reads the whole file.
 pub(in super::super) fn read(from: impl Read) -> Result<Trace, Stop> {
     let mut file = File { from, at: 0 };
     let mut planes = Planes::default();
+    let mut held = Held::default();
     let mut number = 0;
     while let Some(key) = file.varint()? {
         let (field, wire) = (key >> 3, key & 7);
@@ -27,7 +31,9 @@ pub(in super::super) fn read(from: impl Read) -> Result<Trace, Stop> {
         match (field, wire) {
             (1, 2) => {
                 let plane = file.bytes(start)?;
-                read_plane(&mut planes, &plane, &format!("plane {number} (byte {start})"))?;
+                held.read += plane.len() as u64;
+                held.plane = plane.len() as u64;
+                read_plane(&mut planes, &mut held, &plane, &format!("plane {number} (byte {start})"))?;
                 number += 1;
             }
             // Names of hosts, errors and warnings.
@@ -87,6 +93,32 @@ impl<R: Read> File<R> {
         }
         Ok(bytes)
     }
+}
+
+/// What the planes so far had, and what is kept of it.
+#[derive(Default)]
+struct Held {
+    read: u64,
+    takes: u64,
+    /// The plane that is being read, which goes when it is.
+    plane: u64,
+}
+
+impl Held {
+    /// Counts what is about to be kept.
+    fn add(&mut self, count: usize, takes: u64, place: &str) -> Result<(), Stop> {
+        self.takes += count as u64 * takes;
+        budget::within(self.read, self.takes + self.plane).map_err(|what| broken(place.to_owned(), what))
+    }
+}
+
+/// Whether an event, or a kind of event, is one that may be taken apart.
+fn short(bytes: &[u8], place: impl Fn() -> String) -> Result<(), Stop> {
+    if bytes.len() <= LONGEST_EVENT {
+        return Ok(());
+    }
+    let most = LONGEST_EVENT >> 20;
+    Err(broken(place(), format!("it has {} bytes: expected at most {most} MiB", bytes.len())))
 }
 
 /// A field of a message.
@@ -186,17 +218,21 @@ impl Tables {
     }
 }
 
-fn read_plane(planes: &mut Planes, plane: &[u8], place: &str) -> Result<(), Stop> {
+fn read_plane(planes: &mut Planes, held: &mut Held, plane: &[u8], place: &str) -> Result<(), Stop> {
     let mut tables = Tables::default();
     let (mut name, mut lines, mut stats) = ("", vec![], vec![]);
     let wrong = |what: &str, error: &dyn std::fmt::Display| broken(format!("{place}, {what}"), error.to_string());
     fields(plane, place, |number, field| {
+        held.add(1, EVENT, place)?;
         match (number, field) {
             (2, Field::Bytes(bytes)) => name = std::str::from_utf8(bytes).map_err(|error| wrong("its name", &error))?,
             (3, Field::Bytes(bytes)) => lines.push(bytes),
             (4, Field::Bytes(bytes)) => {
+                short(bytes, || format!("{place}, a kind of event"))?;
                 let entry = EventEntry::decode(bytes).map_err(|error| wrong("a kind of event", &error))?;
-                tables.events.insert(entry.key, entry.value.unwrap_or_default());
+                let kind = entry.value.unwrap_or_default();
+                held.add(kind.stats.len(), STAT, place)?;
+                tables.events.insert(entry.key, kind);
             }
             (5, Field::Bytes(bytes)) => {
                 let entry = StatEntry::decode(bytes).map_err(|error| wrong("a kind of value", &error))?;
@@ -213,19 +249,20 @@ fn read_plane(planes: &mut Planes, plane: &[u8], place: &str) -> Result<(), Stop
         return Ok(());
     }
     for (at, bytes) in lines.into_iter().enumerate() {
-        read_line(planes, of_device, &tables, bytes, &format!("{place}, line {at}"))?;
+        read_line(planes, held, of_device, &tables, bytes, &format!("{place}, line {at}"))?;
     }
     Ok(())
 }
 
 fn read_line(
     planes: &mut Planes,
+    held: &mut Held,
     of_device: Option<(u32, bool)>,
     tables: &Tables,
     bytes: &[u8],
     place: &str,
 ) -> Result<(), Stop> {
-    let (mut id, mut name, mut start_ns, mut events) = (0i64, "", 0i64, vec![]);
+    let (mut id, mut name, mut start_ns, mut events) = (0i64, "", 0i64, 0);
     fields(bytes, place, |number, field| {
         match (number, field) {
             (1, Field::Number(number)) => id = number as i64,
@@ -234,7 +271,7 @@ fn read_line(
                     .map_err(|error| broken(format!("{place}, its name"), error.to_string()))?;
             }
             (3, Field::Number(number)) => start_ns = number as i64,
-            (4, Field::Bytes(bytes)) => events.push(bytes),
+            (4, Field::Bytes(_)) => events += 1,
             _ => {}
         }
         Ok(())
@@ -250,24 +287,41 @@ fn read_line(
     if line == Line::Other {
         return Ok(());
     }
-    for (at, bytes) in events.into_iter().enumerate() {
-        let place = || format!("{place}, event {at}");
-        let event = Event::decode(bytes).map_err(|error| broken(place(), error.to_string()))?;
-        let start = i128::from(start_ns) * 1000 + i128::from(event.offset_ps);
-        // A time in nanoseconds, rounded, so that what follows on picoseconds follows still.
-        let ns = |ps: i128| {
-            let ns = (ps + 500).div_euclid(1000) + i128::from(ZERO);
-            u64::try_from(ns).ok().filter(|&ns| ns < 3 * ZERO)
-        };
-        if event.duration_ps < 0 {
-            return Err(broken(place(), format!("it takes {} ps: expected zero or more", event.duration_ps)));
+    held.add(events, EVENT, place)?;
+    let mut at = 0;
+    fields(bytes, place, |number, field| {
+        if let (4, Field::Bytes(bytes)) = (number, field) {
+            read_event(planes, line, tables, bytes, start_ns, || format!("{place}, event {at}"))?;
+            at += 1;
         }
-        let times = ns(start).zip(ns(start + i128::from(event.duration_ps)));
-        let Some((start, end)) = times else {
-            return Err(broken(place(), format!("its time is out of range: {start} ps")));
-        };
-        planes.add(line, tables.event(&event, start, end));
+        Ok(())
+    })
+}
+
+fn read_event(
+    planes: &mut Planes,
+    line: Line,
+    tables: &Tables,
+    bytes: &[u8],
+    start_ns: i64,
+    place: impl Fn() -> String,
+) -> Result<(), Stop> {
+    short(bytes, &place)?;
+    let event = Event::decode(bytes).map_err(|error| broken(place(), error.to_string()))?;
+    let start = i128::from(start_ns) * 1000 + i128::from(event.offset_ps);
+    // A time in nanoseconds, rounded, so that what follows on picoseconds follows still.
+    let ns = |ps: i128| {
+        let ns = (ps + 500).div_euclid(1000) + i128::from(ZERO);
+        u64::try_from(ns).ok().filter(|&ns| ns < 3 * ZERO)
+    };
+    if event.duration_ps < 0 {
+        return Err(broken(place(), format!("it takes {} ps: expected zero or more", event.duration_ps)));
     }
+    let times = ns(start).zip(ns(start + i128::from(event.duration_ps)));
+    let Some((start, end)) = times else {
+        return Err(broken(place(), format!("its time is out of range: {start} ps")));
+    };
+    planes.add(line, tables.event(&event, start, end));
     Ok(())
 }
 
