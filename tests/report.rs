@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use windtunnel::report::html;
 use windtunnel::report::text::{self, Detail};
 use windtunnel::scenario::advice::{Advice, Tried};
 use windtunnel::scenario::predict::Settings;
@@ -48,6 +49,57 @@ fn a_change_that_is_said_to_help_does_so_when_it_is_written_into_the_file() {
         }
         assert!(advice.faster.windows(2).all(|pair| pair[0].rate >= pair[1].rate));
     }
+}
+
+/// Who leaves out what decides is told so on the first screen, between which ends the answer lies, and what to state.
+#[test]
+fn what_decides_and_is_not_stated_is_a_range_until_it_is_stated() {
+    let text = replaced(PLAN, &[("[activation_checkpointing]\npolicy = \"full\"\n", "")]);
+    let (scenario, answer) = predicted(&text);
+    let of = advice(&text);
+    let unstated = of.unstated.clone().expect("neither the micro-batch nor what is recomputed is stated");
+    let own = answer.tokens_per_second_per_chip(scenario.topology.chips());
+    assert!(unstated.rates.0 < own && own < unstated.rates.1, "{unstated:?} around {own}");
+    let recomputed = written(&text, "activation_checkpointing.policy = \"full\"");
+    assert!(recomputed.rate < own && unstated.rates.0 <= recomputed.rate, "{unstated:?}, {recomputed:?}");
+    let taken = |key: &str| unstated.defaults.iter().find(|line| line.starts_with(key)).cloned();
+    assert_eq!(taken("activation_checkpointing.policy"), Some("activation_checkpointing.policy = \"none\"".to_owned()));
+    assert!(taken("fsdp.cpu_offload").is_none(), "nobody leaves that out who uses it: {unstated:?}");
+    let detail = Detail { advice: Some(&of), unstated: Some(&unstated), width: 400, ..Detail::default() };
+    let page = text::report(&scenario, &answer, detail);
+    let line = page.lines().find(|line| line.trim_start().starts_with("unstated")).expect(&page);
+    assert!(line.contains(" are taken; at other values ") && line.contains("policy = \"none\""));
+    assert!(html::page_with(&scenario, &answer, Some(&unstated), None).contains(" are taken; at other values "));
+    let json = answer.report(&scenario).with(Some(&of)).json();
+    assert_eq!(json["unstated"]["tokens_per_second_per_chip"], serde_json::json!([unstated.rates.0, unstated.rates.1]));
+    // Stated as it is by default, it is no question any more.
+    let stated = unstated.defaults.iter().fold(text, |text, line| apply(&text, line));
+    assert_eq!(advice(&stated).unstated, None);
+}
+
+/// Where the default does not fit and another value does, the range is of what fits.
+#[test]
+fn a_default_that_cannot_fit_is_not_what_the_range_is_about() {
+    let text = replaced(
+        PLAN,
+        &[
+            ("[activation_checkpointing]\npolicy = \"full\"\n", ""),
+            ("layers = 4", "layers = 32"),
+            ("sequence = 4096", "sequence = 12288"),
+        ],
+    );
+    let (scenario, answer) = predicted(&text);
+    assert!(answer.memory.refused());
+    let of = advice(&text);
+    let unstated = of.unstated.clone().expect("with all recomputed it fits");
+    let recomputed = written(&text, "activation_checkpointing.policy = \"full\"");
+    assert!(recomputed.fits && unstated.rates.0 <= recomputed.rate && recomputed.rate <= unstated.rates.1);
+    let page = text::report(
+        &scenario,
+        &answer,
+        Detail { advice: Some(&of), unstated: Some(&unstated), width: 400, ..Detail::default() },
+    );
+    assert!(page.contains(" taken; at other values that fit "), "{page}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use windtunnel::explore::goodput::{self, Length};
 use windtunnel::files::{self, Output};
 use windtunnel::report::layout::Training;
 use windtunnel::report::{html, text};
-use windtunnel::scenario::advice::Advice;
+use windtunnel::scenario::advice::{Advice, Unstated};
 use windtunnel::scenario::predict::{Settings, Verdict};
 use windtunnel::scenario::{Prediction, Scenario, predict};
 
@@ -85,13 +85,18 @@ pub fn run(args: &Args) -> Outcome {
     let training = length.map(|length| training(&scenario, &answer, length)).transpose()?;
     let training = training.as_ref();
     let mut written = write_trace(trace, &scenario, &answer);
+    let (advice, unstated) = advice(args.changes, &scenario, &answer);
     if let Some(file) = page {
-        written.write(file, &html::page_with(&scenario, &answer, training), ": open it in a browser");
+        written.write(
+            file,
+            &html::page_with(&scenario, &answer, unstated.as_ref(), training),
+            ": open it in a browser",
+        );
     }
-    let advice = advice(args.changes, &scenario, &answer);
-    let (verbose, all_conventions, advice) = (args.verbose, args.mfu_all, advice.as_ref());
-    let detail = text::Detail { all_conventions, verbose, advice, training, width: width(), colour: colour() };
-    let as_json = || answer.report(&scenario).with(advice).training(training).json();
+    let (verbose, all_conventions) = (args.verbose, args.mfu_all);
+    let (advice, unstated, width, colour) = (advice.as_ref(), unstated.as_ref(), width(), colour());
+    let detail = text::Detail { all_conventions, verbose, advice, unstated, training, width, colour };
+    let as_json = || answer.report(&scenario).with(advice).unstated(unstated).training(training).json();
     json.finish_with(written, || text::report(&scenario, &answer, detail), as_json)?;
     match (args.fail_if_oom, answer.memory.verdict()) {
         (true, Verdict::Unknown) => {
@@ -120,9 +125,8 @@ fn training(scenario: &Scenario, answer: &Prediction, length: Length) -> Result<
     training
 }
 
-/// Simulates single changes, if it was asked for or takes no time to speak of.
-fn advice(when: Changes, scenario: &Scenario, answer: &Prediction) -> Option<Advice> {
-    let asked = when == Changes::All || when == Changes::Auto && Advice::is_quick(answer);
+/// Simulates single changes, or those of them that decide, if it was asked for or takes no time to speak of.
+fn advice(when: Changes, scenario: &Scenario, answer: &Prediction) -> (Option<Advice>, Option<Unstated>) {
     let bar = ProgressBar::new(0).with_finish(ProgressFinish::AndClear);
     let style = ProgressStyle::with_template("{bar:30} {pos} of {len} changes simulated, {eta} left");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -130,9 +134,15 @@ fn advice(when: Changes, scenario: &Scenario, answer: &Prediction) -> Option<Adv
         Some(all) => bar.set_length(all as u64),
         None => bar.inc(1),
     };
-    let advice = asked.then(|| Advice::of(scenario, answer, tick));
+    let all = when == Changes::All || when == Changes::Auto && Advice::is_quick(answer);
+    let advice = all.then(|| Advice::of(scenario, answer, tick));
+    let unstated = match &advice {
+        Some(advice) => advice.unstated.clone(),
+        None if when == Changes::Auto && Unstated::is_quick(answer) => Unstated::of(scenario, answer, tick),
+        None => None,
+    };
     bar.finish_and_clear();
-    advice
+    (advice, unstated)
 }
 
 /// Whether standard output shows colours, and nobody said that it shall not (<https://no-color.org>).

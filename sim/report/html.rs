@@ -25,6 +25,7 @@ use maud::html;
 
 use super::layout::Training;
 use super::page::scripted;
+use crate::scenario::advice::Unstated;
 use crate::scenario::{Prediction, Scenario};
 
 const STYLE: &str = include_str!("html/timeline.css");
@@ -32,18 +33,26 @@ const SCRIPT: &str = include_str!("html/timeline.js");
 
 /// The page.
 pub fn page(scenario: &Scenario, answer: &Prediction) -> String {
-    page_with(scenario, answer, None)
+    page_with(scenario, answer, None, None)
 }
 
-/// The page, with the training that the step is part of if it was asked for.
-pub fn page_with(scenario: &Scenario, answer: &Prediction, of: Option<&Training>) -> String {
-    let report = answer.report(scenario).training(of);
+/// The page, with what decides and is not stated if it was simulated, and the training that the step is part of if it was asked for.
+pub fn page_with(
+    scenario: &Scenario,
+    answer: &Prediction,
+    unstated: Option<&Unstated>,
+    of: Option<&Training>,
+) -> String {
+    let report = answer.report(scenario).unstated(unstated).training(of);
     let recorded = recorded::Recorded::of(scenario, answer);
     let body = html! {
         h1 { (scenario.description) }
         p.soft { (verdict::subject(scenario)) }
         (verdict::sentence(answer))
         (verdict::tiles(scenario, answer, &report))
+        @if let Some(of) = unstated {
+            p { strong { "Unstated: " } (super::verdict::unstated(of, answer)) "." }
+        }
         (verdict::remedies(answer))
         @if let Some(of) = of {
             h2 id="training" { "The whole training, interrupted" }

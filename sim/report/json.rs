@@ -4,10 +4,10 @@ use serde_json::Value;
 
 use super::layout::{
     ByPart, Change, Changes, Default, FORMAT, GroupWaits, KeyWithoutEffect, Live, Memory, Mfu, Model, Part, Phase,
-    Question, Ranks, Remedy, Report, RunsLikeIt, SlowRank, Topology, Training,
+    Question, Ranks, Remedy, Report, RunsLikeIt, SlowRank, Topology, Training, Unstated,
 };
 use super::{pipeline, start_up};
-use crate::scenario::advice::{Advice, Moved, Tried};
+use crate::scenario::advice::{self, Advice, Moved, Tried};
 use crate::scenario::predict::{Apart, Waits};
 use crate::scenario::{Idle, Prediction, Scenario, predict};
 
@@ -20,7 +20,18 @@ impl Report {
     /// The same with single changes that were simulated.
     #[must_use]
     pub fn with(self, advice: Option<&Advice>) -> Report {
-        Report { changes: advice.map(changes), ..self }
+        let report = Report { changes: advice.map(changes), ..self };
+        report.unstated(advice.and_then(|advice| advice.unstated.as_ref()))
+    }
+
+    /// The same with where throughput lies at other values of what decides it.
+    #[must_use]
+    pub fn unstated(self, unstated: Option<&advice::Unstated>) -> Report {
+        let range = |of: &advice::Unstated| Unstated {
+            defaults: of.defaults.clone(),
+            tokens_per_second_per_chip: [of.rates.0, of.rates.1],
+        };
+        Report { unstated: unstated.map(range).or(self.unstated), ..self }
     }
 
     /// The same with the training that the step is part of.
@@ -101,6 +112,7 @@ impl Prediction {
             topology: Topology { chips: topology.chips(), name: topology.name.clone(), nodes: topology.nodes },
             topology_without_effect: self.unread.iter().map(|fact| fact.key.clone()).collect(),
             training: None,
+            unstated: None,
             windtunnel: env!("CARGO_PKG_VERSION"),
         }
     }

@@ -100,6 +100,9 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schemars(with = "Training"))]
     pub training: Option<Training>,
+    /// Where throughput lies if defaults that decide it are not what runs; absent where none moves it, or none was simulated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unstated: Option<Unstated>,
     /// The version of Windtunnel that wrote the report.
     pub windtunnel: &'static str,
 }
@@ -198,6 +201,16 @@ pub struct Changes {
     pub faster: Vec<Change>,
     /// How many changes were simulated.
     pub simulated: usize,
+}
+
+/// What is decisive and the file does not state.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Unstated {
+    /// The defaults, as lines of the file, the one with which throughput moves most first.
+    pub defaults: Vec<String>,
+    /// Tokens per second and chip at the slowest and the fastest of their values that fit, one changed at a time.
+    pub tokens_per_second_per_chip: [f64; 2],
 }
 
 /// A single change, and what the run would do with it.

@@ -24,7 +24,7 @@ use super::layout::Training;
 use super::{pipeline, start_up, training, verdict};
 use crate::scenario::Prediction;
 use crate::scenario::Scenario;
-use crate::scenario::advice::Advice;
+use crate::scenario::advice::{Advice, Unstated};
 
 pub(crate) use figures::whose;
 pub(crate) use parts::{HEADER as PARTS, rows as part_rows, sums as part_sums};
@@ -39,6 +39,8 @@ pub struct Detail<'a> {
     pub verbose: bool,
     /// Single changes that were simulated, if they were.
     pub advice: Option<&'a Advice>,
+    /// Where throughput lies at other values of what decides it, if they were simulated.
+    pub unstated: Option<&'a Unstated>,
     /// The training that the step is part of, if it was asked for.
     pub training: Option<&'a Training>,
     /// Columns of the page.
@@ -49,7 +51,15 @@ pub struct Detail<'a> {
 
 impl Default for Detail<'_> {
     fn default() -> Self {
-        Detail { all_conventions: false, verbose: false, advice: None, training: None, width: WIDTH, colour: false }
+        Detail {
+            all_conventions: false,
+            verbose: false,
+            advice: None,
+            unstated: None,
+            training: None,
+            width: WIDTH,
+            colour: false,
+        }
     }
 }
 
@@ -71,7 +81,7 @@ pub fn report(scenario: &Scenario, answer: &Prediction, detail: Detail<'_>) -> S
 fn write(page: &mut Page, scenario: &Scenario, answer: &Prediction, detail: Detail<'_>) -> fmt::Result {
     page.title(&scenario.description)?;
     page.verdict(&verdict::verdict(answer))?;
-    figures::figures(page, scenario, answer, detail.all_conventions)?;
+    figures::figures(page, scenario, answer, detail.unstated, detail.all_conventions)?;
     if let Some(of) = detail.training {
         training::text(page, of, detail.verbose)?;
     }

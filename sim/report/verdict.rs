@@ -2,7 +2,9 @@
 
 use super::format::{gib, percent};
 use crate::scenario::Prediction;
+use crate::scenario::advice::Unstated;
 use crate::scenario::predict::{DeviceMemory, Host, Part, Verdict as Fits};
+use crate::units::thousands;
 
 /// How good a verdict is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +103,16 @@ fn step(answer: &Prediction) -> String {
         said += &format!(" The most exposed exchange is {} ({:.0} %).", most.name, share(most.exposed));
     }
     said
+}
+
+/// What decides and is not stated, and where throughput lies if it is otherwise.
+pub(super) fn unstated(of: &Unstated, answer: &Prediction) -> String {
+    let whole = |rate: f64| thousands(rate.round().max(0.0) as u64);
+    let (low, high) = (whole(of.rates.0), whole(of.rates.1));
+    let range = if low == high { low } else { format!("{low} to {high}") };
+    let fits = if answer.memory.refused() { " that fit" } else { "" };
+    let are = if of.defaults.len() == 1 { "is" } else { "are" };
+    format!("{} {are} taken; at other values{fits} {range} tokens/s per chip", of.defaults.join(", "))
 }
 
 /// A remark as a sentence of its own.

@@ -3,16 +3,23 @@
 use std::fmt;
 
 use super::super::format::gib;
-use super::super::pipeline;
+use super::super::{pipeline, verdict};
 use super::page::Page;
 use crate::runtime::fsdp::Version;
 use crate::runtime::megatron::Mesh;
 use crate::runtime::{Parts, Plan, train};
+use crate::scenario::advice::Unstated;
 use crate::scenario::predict::{Host, Mfu, WITHIN_DOCUMENTS};
 use crate::scenario::{Prediction, Scenario};
 use crate::units::{Time, thousands};
 
-pub(super) fn figures(page: &mut Page, scenario: &Scenario, answer: &Prediction, all: bool) -> fmt::Result {
+pub(super) fn figures(
+    page: &mut Page,
+    scenario: &Scenario,
+    answer: &Prediction,
+    unstated: Option<&Unstated>,
+    all: bool,
+) -> fmt::Result {
     let (low, high) = answer.interval;
     page.gap()?;
     page.line("step time", &format!("{} (80 % interval: {low} to {high})", answer.step))?;
@@ -21,6 +28,9 @@ pub(super) fn figures(page: &mut Page, scenario: &Scenario, answer: &Prediction,
     let whole = |rate: f64| thousands(rate.round().max(0.0) as u64);
     let (each, together) = (whole(rate), whole(rate * f64::from(chips)));
     page.line("throughput", &format!("{each} tokens/s per chip, {together} in all"))?;
+    if let Some(of) = unstated {
+        page.line("unstated", &verdict::unstated(of, answer))?;
+    }
     page.line("batch", &batch(scenario, answer))?;
     // Where documents have a mask of their own, the convention that leaves out what it hides stands beside the first.
     let shown = |(index, mfu): &(usize, &Mfu)| all || *index == 0 || mfu.name == WITHIN_DOCUMENTS;

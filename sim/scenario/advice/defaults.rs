@@ -2,7 +2,9 @@
 
 use toml::Value;
 
-use crate::scenario::keys::{self, Choice, Kind};
+use crate::runtime::megatron::TokenDispatcher;
+use crate::runtime::spmd::Policy;
+use crate::scenario::keys::{self, Choice, Key, Kind};
 use crate::scenario::{Change, Scenario};
 
 /// Switches for looking for errors, with which nobody trains.
@@ -14,7 +16,7 @@ pub(super) fn others(scenario: &Scenario) -> Vec<(String, Change)> {
     let taken = scenario.assumptions.iter().filter_map(|assumption| assumption.taken());
     let taken = taken.filter(|taken| !TO_DEBUG.contains(&taken.key.as_str()));
     let of_one = |(key, value): (&str, Value), line: String| {
-        let values = keys::row(key).map_or(vec![], |row| alternatives(row.kind, &value));
+        let values = keys::row(key).map_or(vec![], |row| alternatives(row, &value));
         values.into_iter().map(move |value| (line.clone(), Change::set(key, value))).collect::<Vec<_>>()
     };
     taken
@@ -22,8 +24,18 @@ pub(super) fn others(scenario: &Scenario) -> Vec<(String, Change)> {
         .collect()
 }
 
-fn alternatives(kind: Kind, taken: &Value) -> Vec<Value> {
-    match (kind, taken) {
+/// Names of a key whose kind is text, where they are known.
+fn names(key: &str) -> Vec<&'static str> {
+    match key {
+        "megatron.moe_token_dispatcher_type" => TokenDispatcher::ALL.iter().map(|one| one.name()).collect(),
+        "xla.remat_policy" => Policy::NAMED.iter().map(|(name, _)| *name).collect(),
+        _ => vec![],
+    }
+}
+
+/// Other values of a key than the one that is taken.
+pub(super) fn alternatives(key: &Key, taken: &Value) -> Vec<Value> {
+    match (key.kind, taken) {
         (Kind::Flag, Value::Boolean(flag)) => vec![Value::Boolean(!flag)],
         (Kind::Count(_), Value::Integer(count)) => {
             vec![Value::Integer(if *count == 0 { 1 } else { count.saturating_mul(2) })]
@@ -34,6 +46,9 @@ fn alternatives(kind: Kind, taken: &Value) -> Vec<Value> {
                 Choice::With(..) => None,
             });
             words.filter(|other| other != word).map(Value::from).collect()
+        }
+        (Kind::Text, Value::String(word)) => {
+            names(key.path).into_iter().filter(|other| other != word).map(Value::from).collect()
         }
         _ => vec![],
     }
