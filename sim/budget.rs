@@ -21,9 +21,9 @@ const WORD: u64 = 100;
 /// An object of one value.
 const JSON: u64 = 200;
 
-/// An event of a trace in binary, or what names events: read, joined and assigned to its step.
+/// An event of a trace in binary that is kept, or what names events: read, joined and assigned to its step.
 pub const EVENT: u64 = 280;
-/// A value of a kind of event.
+/// A value of an event or of a kind of event.
 pub const STAT: u64 = 64;
 
 /// A row of a table in CSV, and a cell of it.

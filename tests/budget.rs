@@ -145,3 +145,16 @@ fn a_small_file_that_grows_is_refused_while_it_is_small() {
     assert!(peak::peak(command) < MOST.1);
     assert!(folder.refuses(&["run", "grows.sh"]).contains("the script becomes longer than"));
 }
+
+/// What a profiler writes a lot of and nobody reads does not count against what is read.
+#[test]
+fn a_profile_of_jax_is_read_with_all_its_calls_of_python_and_the_text_of_its_program() {
+    let folder = Folder::new("a_profile_of_jax_is_read");
+    let bytes = binary::of_jax();
+    std::fs::write(folder.path.join("jax.xplane.pb"), &bytes).unwrap();
+    let output = folder.windtunnel(&["import", "trace", "jax.xplane.pb"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut command = folder.command();
+    command.args(["import", "trace", "jax.xplane.pb"]);
+    assert!(peak::peak(command) < 2 * bytes.len() as u64 + MOST.1);
+}

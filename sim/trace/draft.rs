@@ -113,6 +113,11 @@ impl Draft {
         Id::new(self.trace.collectives.len() - 1)
     }
 
+    /// How many events are kept.
+    pub(super) fn kept(&self) -> usize {
+        self.ops.len() + self.modules.len() + self.calls.len() + self.kernels.len() + self.marks.len()
+    }
+
     /// Adds a sentence about what is not known.
     pub(super) fn note(&mut self, note: String) {
         self.trace.notes.push(note);

@@ -99,7 +99,7 @@ impl Reader<'_> {
                 if (self.progress)(self.read, self.all).is_break() {
                     return Err(Stop::Io(std::io::Error::other(Interrupted)));
                 }
-                budget::within(self.bytes, self.read * budget::EVENT).map_err(|what| Stop::Broken {
+                budget::within(self.bytes, self.draft.kept() as u64 * budget::EVENT).map_err(|what| Stop::Broken {
                     place: name.to_owned(),
                     what,
                     remedy: FEWER,
@@ -272,9 +272,9 @@ impl Reader<'_> {
     }
 
     fn machine(&mut self) -> Result<(), Stop> {
-        let mut gpus = vec![];
+        let mut gpus = BTreeMap::new();
         self.rows("TARGET_INFO_GPU", &["id", "name", "smCount", "totalMemory"], |_, row| {
-            gpus.push((row.integer(0)?, row.text(1)?, row.integer(2)?, row.integer(3)?));
+            gpus.entry(row.integer(0)?).or_insert((row.text(1)?, row.integer(2)?, row.integer(3)?));
             Ok(())
         })?;
         let mut cuda = vec![];
@@ -285,10 +285,7 @@ impl Reader<'_> {
         cuda.sort_unstable();
         cuda.dedup();
         for (gpu, number) in cuda {
-            let (Some(number), Some((_, name, sms, memory))) = (number, gpus.iter().find(|&(id, ..)| *id == gpu))
-            else {
-                continue;
-            };
+            let (Some(number), Some((name, sms, memory))) = (number, gpus.get(&gpu)) else { continue };
             let positive = |value: &Option<i64>| value.and_then(|value| u64::try_from(value).ok()).filter(|&v| v > 0);
             self.draft.trace.machine.devices.push(Device {
                 number,

@@ -105,6 +105,11 @@ pub(super) struct Planes {
 }
 
 impl Planes {
+    /// How many events are kept.
+    fn kept(&self) -> usize {
+        self.draft.kept() + self.of_host.len() + self.programs.len() + self.steps.len() + self.host_steps.len()
+    }
+
     /// Takes an event of a line.
     pub(super) fn add(&mut self, line: Line, event: Event<'_>) {
         match line {

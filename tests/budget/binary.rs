@@ -20,6 +20,19 @@ pub const PLANES: [Writer; 5] = [
 /// The least bytes of an event of which so many are taken: those of a TPU have two values of their own, and more.
 const EVENT: usize = 30;
 
+/// What a profile of JAX holds besides kernels: a program's text of some megabytes as a value of a kind of event, in a plane of its
+/// own, and calls of Python functions, which are short and many.
+pub fn of_jax() -> Vec<u8> {
+    let program = bytes(5, &[number(1, 1), bytes(6, &vec![7; 5 << 20])].concat());
+    let kind = bytes(4, &[number(1, 1), bytes(2, &[bytes(2, b"jit_step"), program].concat())].concat());
+    let metadata = bytes(1, &[bytes(2, b"/host:metadata"), kind].concat());
+    let calls = (0..600_000).flat_map(|at| bytes(4, &[number(1, 1), number(2, 1_000 * at), number(3, 900)].concat()));
+    let named = [number(1, 1), bytes(2, &bytes(2, b"$train.py:12 step"))].concat();
+    let python = bytes(3, &[bytes(2, b"python"), calls.collect()].concat());
+    let host = bytes(1, &[bytes(2, b"/host:CPU"), bytes(4, &named), python].concat());
+    [host, metadata, plane("fusion.1", "x", &[("XLA Ops", events(1 << 10, |_| vec![]))])].concat()
+}
+
 fn varint(mut number: u64) -> Vec<u8> {
     let mut bytes = vec![];
     while number >= 128 {

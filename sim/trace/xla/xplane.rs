@@ -15,8 +15,6 @@ use crate::budget::{self, EVENT, STAT};
 
 /// The longest plane that is held \[B\].
 const LONGEST: u64 = 1 << 30;
-/// The longest event or kind of event: an empty value of two bytes becomes forty-eight \[B\].
-const LONGEST_EVENT: usize = 2 << 20;
 const REMEDY: &str = "Copy the file again as binary, or profile again with fewer steps";
 
 /// Reads the whole file.
@@ -31,8 +29,7 @@ pub(in super::super) fn read(from: impl Read) -> Result<Trace, Stop> {
         match (field, wire) {
             (1, 2) => {
                 let plane = file.bytes(start)?;
-                held.read += plane.len() as u64;
-                held.plane = plane.len() as u64;
+                held = Held { read: held.read + plane.len() as u64, plane: plane.len() as u64 };
                 read_plane(&mut planes, &mut held, &plane, &format!("plane {number} (byte {start})"))?;
                 number += 1;
             }
@@ -95,30 +92,46 @@ impl<R: Read> File<R> {
     }
 }
 
-/// What the planes so far had, and what is kept of it.
+/// How much was read, and what the plane that is being read takes, which goes when it is.
 #[derive(Default)]
 struct Held {
     read: u64,
-    takes: u64,
-    /// The plane that is being read, which goes when it is.
     plane: u64,
 }
 
 impl Held {
-    /// Counts what is about to be kept.
-    fn add(&mut self, count: usize, takes: u64, place: &str) -> Result<(), Stop> {
-        self.takes += count as u64 * takes;
-        budget::within(self.read, self.takes + self.plane).map_err(|what| broken(place.to_owned(), what))
+    /// Counts parts of the plane before they are kept beside its events.
+    fn add(&mut self, planes: &Planes, parts: usize, takes: u64, place: &str) -> Result<(), Stop> {
+        self.plane += parts as u64 * takes;
+        self.affords(planes, 0).map_err(|what| broken(place.to_owned(), what))
+    }
+
+    /// Whether one more event may be kept, and so many values for as long as it is read.
+    fn affords(&self, planes: &Planes, values: usize) -> Result<(), String> {
+        budget::within(self.read, self.plane + planes.kept() as u64 * EVENT + values as u64 * STAT)
     }
 }
 
-/// Whether an event, or a kind of event, is one that may be taken apart.
-fn short(bytes: &[u8], place: impl Fn() -> String) -> Result<(), Stop> {
-    if bytes.len() <= LONGEST_EVENT {
-        return Ok(());
-    }
-    let most = LONGEST_EVENT >> 20;
-    Err(broken(place(), format!("it has {} bytes: expected at most {most} MiB", bytes.len())))
+/// How many fields of this number a message has. One that is broken has those before, and is told of where it is decoded.
+fn count(bytes: &[u8], of: u32) -> usize {
+    let mut count = 0;
+    let _ = fields(bytes, "", |number, _| {
+        count += usize::from(number == of);
+        Ok(())
+    });
+    count
+}
+
+/// How many values a kind of event has, which is the value of an entry.
+fn values(entry: &[u8]) -> usize {
+    let mut values = 0;
+    let _ = fields(entry, "", |number, field| {
+        if let (2, Field::Bytes(kind)) = (number, field) {
+            values += count(kind, 5);
+        }
+        Ok(())
+    });
+    values
 }
 
 /// A field of a message.
@@ -223,16 +236,14 @@ fn read_plane(planes: &mut Planes, held: &mut Held, plane: &[u8], place: &str) -
     let (mut name, mut lines, mut stats) = ("", vec![], vec![]);
     let wrong = |what: &str, error: &dyn std::fmt::Display| broken(format!("{place}, {what}"), error.to_string());
     fields(plane, place, |number, field| {
-        held.add(1, EVENT, place)?;
+        held.add(planes, 1, EVENT, place)?;
         match (number, field) {
             (2, Field::Bytes(bytes)) => name = std::str::from_utf8(bytes).map_err(|error| wrong("its name", &error))?,
             (3, Field::Bytes(bytes)) => lines.push(bytes),
             (4, Field::Bytes(bytes)) => {
-                short(bytes, || format!("{place}, a kind of event"))?;
+                held.add(planes, values(bytes), STAT, place)?;
                 let entry = EventEntry::decode(bytes).map_err(|error| wrong("a kind of event", &error))?;
-                let kind = entry.value.unwrap_or_default();
-                held.add(kind.stats.len(), STAT, place)?;
-                tables.events.insert(entry.key, kind);
+                tables.events.insert(entry.key, entry.value.unwrap_or_default());
             }
             (5, Field::Bytes(bytes)) => {
                 let entry = StatEntry::decode(bytes).map_err(|error| wrong("a kind of value", &error))?;
@@ -256,13 +267,13 @@ fn read_plane(planes: &mut Planes, held: &mut Held, plane: &[u8], place: &str) -
 
 fn read_line(
     planes: &mut Planes,
-    held: &mut Held,
+    held: &Held,
     of_device: Option<(u32, bool)>,
     tables: &Tables,
     bytes: &[u8],
     place: &str,
 ) -> Result<(), Stop> {
-    let (mut id, mut name, mut start_ns, mut events) = (0i64, "", 0i64, 0);
+    let (mut id, mut name, mut start_ns) = (0i64, "", 0i64);
     fields(bytes, place, |number, field| {
         match (number, field) {
             (1, Field::Number(number)) => id = number as i64,
@@ -271,7 +282,6 @@ fn read_line(
                     .map_err(|error| broken(format!("{place}, its name"), error.to_string()))?;
             }
             (3, Field::Number(number)) => start_ns = number as i64,
-            (4, Field::Bytes(_)) => events += 1,
             _ => {}
         }
         Ok(())
@@ -287,10 +297,11 @@ fn read_line(
     if line == Line::Other {
         return Ok(());
     }
-    held.add(events, EVENT, place)?;
     let mut at = 0;
     fields(bytes, place, |number, field| {
         if let (4, Field::Bytes(bytes)) = (number, field) {
+            let afforded = held.affords(planes, count(bytes, 4));
+            afforded.map_err(|what| broken(place.to_owned(), what))?;
             read_event(planes, line, tables, bytes, start_ns, || format!("{place}, event {at}"))?;
             at += 1;
         }
@@ -306,7 +317,6 @@ fn read_event(
     start_ns: i64,
     place: impl Fn() -> String,
 ) -> Result<(), Stop> {
-    short(bytes, &place)?;
     let event = Event::decode(bytes).map_err(|error| broken(place(), error.to_string()))?;
     let start = i128::from(start_ns) * 1000 + i128::from(event.offset_ps);
     // A time in nanoseconds, rounded, so that what follows on picoseconds follows still.
