@@ -28,6 +28,7 @@ mod engine_linears;
 mod errors;
 mod every_key;
 mod expert_choice;
+mod expert_rows;
 mod experts;
 mod explain;
 mod fabric;
