@@ -15,6 +15,7 @@ pub(crate) mod csv_points;
 mod cublas;
 mod deepep;
 mod event;
+mod grouped;
 mod host;
 mod hybridep;
 mod imported;
@@ -24,6 +25,7 @@ mod memory;
 pub(crate) mod nccl_tests;
 #[cfg(test)]
 mod steps;
+mod streams;
 pub(crate) mod tables;
 mod tpu;
 pub mod trace;
@@ -100,17 +102,9 @@ pub fn published(from: &Path, out: &Path, held_out: Option<&Path>) -> Result<Str
         step("write");
         let releases = Section { text: cublas::section(&tables, chip)?, residuals: Vec::new() };
         let batched = Section { text: batched::section(chip), residuals: Vec::new() };
-        let mut sections = vec![
-            matmul,
-            releases,
-            batched,
-            clock,
-            attention,
-            memory,
-            host::section(chip),
-            event::section(chip)?,
-            collectives,
-        ];
+        let mut sections = vec![matmul, releases, batched, streams::section(chip)];
+        sections.extend(grouped::section(&tables, chip, held_out)?);
+        sections.extend([clock, attention, memory, host::section(chip), event::section(chip)?, collectives]);
         sections.extend(deepep::section(&tables, chip)?);
         sections.extend(hybridep::section(chip));
         let mut text = head(chip);
@@ -147,7 +141,7 @@ fn head(chip: &ChipSpec) -> String {
         "# {summary}\n# Written by `windtunnel-calibrate import published`; do not edit, run it again.\n\
          # Every section names its source and the error to expect; what this project measured is marked \"measured\".\n\n\
          format = 1\nname = \"{name}\"\nsummary = \"{summary}\"\n\n\
-         [machine]\nchip = \"{chip}\"\nprocessors = {sms}\nmemory_bandwidth = \"{bw} GB/s\"\nmemory = \"{memory}\"\n\
+         [machine]\nchip = \"{chip}\"\nprocessors = {sms}\nmemory_bandwidth = \"{bw} GB/s\"\nmemory = \"{memory}\"\nl2 = \"{l2}\"\n\
          power_limit = \"{power} W\"\nclock = \"{clock} MHz\"\nsoftware = \"{software}\"\nsource = \"{source}\"\n",
         summary = chip.summary,
         name = chip.name,
@@ -155,6 +149,7 @@ fn head(chip: &ChipSpec) -> String {
         sms = chip.processors,
         bw = chip.bandwidth,
         memory = chip.memory,
+        l2 = chip.l2,
         power = chip.power,
         clock = chip.clock,
         software = chip.software,

@@ -15,10 +15,13 @@ mod carried;
 pub mod clock;
 pub mod collective;
 mod comm;
+pub mod cublas;
 pub mod curve;
 pub mod deepep;
 pub mod disk;
+mod floor;
 pub mod fusion;
+pub mod grouping;
 pub mod host;
 pub mod hybridep;
 pub mod lines;
@@ -44,13 +47,18 @@ pub use basis::{Basis, Cost, Evidence};
 pub use carried::FARTHEST;
 pub use comm::{CommCost, OnNodes, Placed};
 pub use disk::Disks;
+use grouping::Streams;
 pub use host::Overheads;
 pub use profile::{Profile, ProfileError};
 pub use route::Route;
 pub use table::Shape;
 pub use variation::Variation;
 
-use crate::program::{Collective, Comm, DType, Dispatch, ExchangeLibrary, Kernel, MatmulLayout, MemoryKind, Work};
+use matmul::Matmul;
+
+use crate::program::{
+    Collective, Comm, DType, Dispatch, ExchangeLibrary, Grouping, Kernel, MatmulLayout, MemoryKind, Work,
+};
 use crate::units::{Bandwidth, Bytes, Time};
 
 /// Which clocks the chip runs at.
@@ -82,6 +90,27 @@ pub struct Software {
     pub disks: Option<Disks>,
 }
 
+/// Matmuls of one shape that fill the chip together.
+#[derive(Clone, Copy)]
+struct Matmuls<'a> {
+    /// Their curves, where they have some of their own.
+    own: Option<&'a Matmul>,
+    groups: u64,
+    /// Kernels that they are launched in.
+    launches: u64,
+    shape: Shape,
+    dtype: DType,
+    layout: MatmulLayout,
+    /// Processors that they leave to others.
+    idle: f64,
+}
+
+impl Matmuls<'_> {
+    fn one(shape: Shape, dtype: DType, layout: MatmulLayout) -> Self {
+        Matmuls { own: None, groups: 1, launches: 1, shape, dtype, layout, idle: 0.0 }
+    }
+}
+
 /// Answers what things cost on one chip.
 #[derive(Clone, Debug)]
 pub struct CostModel<'p> {
@@ -110,7 +139,9 @@ impl<'p> CostModel<'p> {
     pub fn kernel(&self, kernel: &Kernel) -> Cost {
         let cost = match kernel.work {
             Work::Matmul { m, n, k, dtype, layout } => {
-                self.matmul_leaving(f64::from(kernel.aside()), (m, n, k), dtype, layout)
+                let aside = f64::from(kernel.aside());
+                let cost = self.matmuls(&Matmuls { idle: aside, ..Matmuls::one((m, n, k), dtype, layout) });
+                self.no_less(&kernel.work, cost)
             }
             ref work => self.work(work),
         };
@@ -124,28 +155,10 @@ impl<'p> CostModel<'p> {
     /// Time of a piece of work alone on the device.
     pub fn work(&self, work: &Work) -> Cost {
         let profile = self.profile;
-        match *work {
+        let cost = match *work {
             Work::Matmul { m, n, k, dtype, layout } => self.matmul(m, n, k, dtype, layout),
-            Work::GroupedMatmul { groups, rows, inputs, outputs, dtype, layout } => {
-                // Tiles of all groups fill the chip together, as those of one matmul of all rows do. Nobody measured how
-                // much slower the kernel is, or what rows that do not fill a tile cost.
-                let (m, n, k) = match layout {
-                    MatmulLayout::Forward => (rows, outputs, inputs),
-                    MatmulLayout::DataGradient => (rows, inputs, outputs),
-                    MatmulLayout::WeightGradient | MatmulLayout::MainGradient(_) => {
-                        (inputs * groups, outputs, rows.div_ceil(groups.max(1)))
-                    }
-                };
-                let rows = [inputs, outputs].map(|numbers| numbers * dtype.bytes());
-                let release = self.software.cublas.and_then(|at| profile.cublas.get(at));
-                let cost = match release.and_then(|release| release.unaligned_batched) {
-                    Some(as_if) if !batched::are_aligned(rows) => self.matmul(m, n, k, as_if, layout),
-                    _ => {
-                        let cost = self.matmul(m, n, k, dtype, layout);
-                        profile.batched.as_ref().map_or(cost, |batched| batched.slowed(cost, rows))
-                    }
-                };
-                Cost { spread: cost.spread.max(0.3), basis: Basis::Assumed, ..cost }
+            Work::GroupedMatmul { groups, rows, inputs, outputs, dtype, layout, kernels } => {
+                self.grouped((groups, rows), (inputs, outputs), (dtype, layout), kernels)
             }
             Work::Attention { ref shape, backward, dtype } => {
                 let Software { attention, deterministic, blocks, .. } = self.software;
@@ -172,6 +185,69 @@ impl<'p> CostModel<'p> {
             Work::HostMemory { bytes } => host::memory(bytes),
             Work::HostCopy { bytes, to_host } => profile.memory.host_copy(bytes, to_host),
             Work::Disk { bytes, write } => self.software.disks.map_or(Cost::NOTHING, |disks| disks.cost(bytes, write)),
+        };
+        self.no_less(work, cost)
+    }
+
+    /// A kernel's cost, or the least that the chip allows.
+    fn no_less(&self, work: &Work, cost: Cost) -> Cost {
+        let dtype = match *work {
+            Work::Matmul { dtype, .. } | Work::GroupedMatmul { dtype, .. } | Work::Attention { dtype, .. } => dtype,
+            _ => DType::Bf16,
+        };
+        Cost { time: cost.time.max(floor::least(self.profile, self.section(dtype), work)), ..cost }
+    }
+
+    /// Matmuls of groups of rows: their tiles fill the chip together, and each group's operands are read.
+    fn grouped(
+        &self,
+        (groups, rows): (u64, u64),
+        (inputs, outputs): (u64, u64),
+        (dtype, layout): (DType, MatmulLayout),
+        kernels: Grouping,
+    ) -> Cost {
+        let profile = self.profile;
+        // Groups without a row have no tile.
+        let groups = groups.min(rows).max(1);
+        let each = rows.div_ceil(groups);
+        let shape = match layout {
+            MatmulLayout::Forward => (each, outputs, inputs),
+            MatmulLayout::DataGradient => (each, inputs, outputs),
+            MatmulLayout::WeightGradient | MatmulLayout::MainGradient(_) => (inputs, outputs, each),
+        };
+        let launches = if kernels == Grouping::Streams { groups } else { 1 };
+        let together = Matmuls { groups, launches, ..Matmuls::one(shape, dtype, layout) };
+        let own = match (dtype, &profile.grouped, kernels) {
+            (DType::Bf16 | DType::Fp16, Some(grouped), Grouping::OneKernel) => Some(&grouped.bf16),
+            (DType::Fp8, Some(grouped), Grouping::OneKernel) => Some(&grouped.fp8),
+            _ => None,
+        };
+        if own.is_some() {
+            return self.matmuls(&Matmuls { own, ..together });
+        }
+        let rows = [inputs, outputs].map(|numbers| numbers * dtype.bytes());
+        let release = self.software.cublas.and_then(|at| profile.cublas.get(at));
+        let cost = match release.and_then(|release| release.unaligned_batched) {
+            Some(as_if) if !batched::are_aligned(rows) => self.matmuls(&Matmuls { dtype: as_if, ..together }),
+            _ => {
+                let cost = self.matmuls(&together);
+                profile.batched.as_ref().map_or(cost, |batched| batched.slowed(cost, rows))
+            }
+        };
+        match (kernels, &profile.streams) {
+            (Grouping::Streams, Some(streams)) => self.on_streams(streams, cost, &together),
+            _ => Cost { spread: cost.spread.max(0.3), basis: Basis::Assumed, ..cost },
+        }
+    }
+
+    /// Groups on several streams, between one after another and all `together`.
+    fn on_streams(&self, streams: &Streams, together: Cost, asked: &Matmuls<'_>) -> Cost {
+        let one = self.matmuls(&Matmuls { groups: 1, launches: 1, ..*asked }).time.seconds() * asked.groups as f64;
+        let seconds = one + streams.together * (together.time.seconds() - one).min(0.0);
+        Cost {
+            time: Time::from_seconds(seconds),
+            spread: libm::hypot(together.spread, streams.evidence.spread()),
+            basis: together.basis.and(streams.evidence.basis).and(Basis::Interpolated),
         }
     }
 
@@ -188,18 +264,26 @@ impl<'p> CostModel<'p> {
     }
 
     fn matmul(&self, m: u64, n: u64, k: u64, dtype: DType, layout: MatmulLayout) -> Cost {
-        self.matmul_leaving(0.0, (m, n, k), dtype, layout)
+        self.matmuls(&Matmuls::one((m, n, k), dtype, layout))
     }
 
-    /// A matmul that leaves so many processors idle: slower by what the wave model says, at a clock of its lower utilisation.
-    fn matmul_leaving(&self, idle: f64, (m, n, k): (u64, u64, u64), dtype: DType, layout: MatmulLayout) -> Cost {
+    /// Matmuls of a type, as the software runs it.
+    fn section(&self, dtype: DType) -> &'p Matmul {
         let profile = self.profile;
-        let matmul = match (dtype, self.software.tf32) {
+        match (dtype, self.software.tf32) {
             (DType::Bf16 | DType::Fp16, _) => &profile.bf16,
             (DType::Fp8, _) => &profile.fp8,
             (DType::Fp32, true) => &profile.tf32,
             (DType::Fp32 | DType::Int32 | DType::Int64, _) => &profile.fp32,
-        };
+        }
+    }
+
+    /// Matmuls by the curves of their section. Those that leave processors idle are slower by what the wave model says, at a clock of
+    /// their lower utilisation.
+    fn matmuls(&self, asked: &Matmuls<'_>) -> Cost {
+        let &Matmuls { own, groups, launches, shape: (m, n, k), dtype, layout, idle } = asked;
+        let profile = self.profile;
+        let matmul = own.unwrap_or_else(|| self.section(dtype));
         let factor = match (layout, dtype) {
             (MatmulLayout::Forward, _) => 1.0,
             (_, DType::Fp8) => profile.layout.fp8_gradient,
@@ -212,7 +296,7 @@ impl<'p> CostModel<'p> {
         // A main gradient's traffic comes on top: so it is in the table that the factor is from.
         let added = match layout {
             MatmulLayout::MainGradient(main) => {
-                let bytes = m as f64 * n as f64 * (2.0 * main.bytes() as f64 - 2.0);
+                let bytes = groups as f64 * m as f64 * n as f64 * (2.0 * main.bytes() as f64 - 2.0);
                 bytes / (matmul.chip.bandwidth.0 * matmul.waves.memory)
             }
             _ => 0.0,
@@ -222,13 +306,15 @@ impl<'p> CostModel<'p> {
         let release = self.software.cublas.and_then(|at| profile.cublas.get(at)).filter(|_| half);
         let factor = factor * release.map_or(1.0, |release| release.bf16);
         let slower = matmul.slower_without(idle, (m, n, k));
-        let cost = matmul.cost_with(m, n, k, |seconds, share| {
+        let cost = matmul.cost_with(groups, (m, n, k), |seconds, share| {
             // The layout changes what the kernel does, not its launch.
             let seconds = (seconds + (seconds - launch).max(0.0) * (factor - 1.0) + added) * slower;
             let share = share / slower;
             match self.regime {
                 Regime::Burst => seconds,
-                Regime::Sustained => clock::throttled(seconds, share, profile.clock.matmul(seconds, dtype)),
+                Regime::Sustained => {
+                    clock::throttled(seconds, share, profile.clock.matmul(seconds / launches as f64, dtype))
+                }
             }
         });
         let cost = release.map_or(cost, |release| Cost {

@@ -33,7 +33,8 @@ pub use ids::{BufferId, CommId, EventId, ExchangeId, GroupId, KernelId, RenameId
 pub use owner::Owner;
 pub use stamp::Stamp;
 pub use work::{
-    AttentionShape, Collective, DType, Dispatch, ExchangeLibrary, MatmulLayout, MemoryKind, Pass, Rows, Way, Work,
+    AttentionShape, Collective, DType, Dispatch, ExchangeLibrary, Grouping, MatmulLayout, MemoryKind, Pass, Rows, Way,
+    Work,
 };
 
 use crate::units::{Bytes, Flops};

@@ -122,12 +122,6 @@ fn exchanges_beside_another_micro_batch_say_what_they_need() {
             "write mesh.ep = 2 or more",
         ),
         (
-            "pp = 2\nep = 2\n\n[pipeline]\nvirtual_stages = 2",
-            "ep = 2",
-            "without a pipeline is not simulated",
-            "mesh.pp",
-        ),
-        (
             "virtual_stages = 2",
             "virtual_stages = 1",
             "runs stages in turns, and each rank has one",

@@ -11,16 +11,8 @@ fn unstated(row: &Value) -> Option<String> {
     let framework = text("/framework/name");
     let megatron = (framework.contains("Mega") || framework.contains("NeMo")) && !framework.contains("AutoModel");
     let experts = text("/model/arch").contains("moe") || there("/model/n_experts") || there("/model/moe");
-    let times = [
-        "step_time_s",
-        "tok_s_total",
-        "tok_s_gpu",
-        "tflops_gpu",
-        "seq_s",
-        "samples_s_gpu",
-        "mfu_pct",
-        "pflops_total",
-    ];
+    let times =
+        ["step_time_s", "tok_s_total", "tok_s_gpu", "tflops_gpu", "seq_s", "samples_s_gpu", "mfu_pct", "pflops_total"];
     let timed = times.iter().any(|time| there(&format!("/measured/{time}")));
     if !megatron || !experts || !timed || text("/quality/scale") == "ci-tiny" {
         return None;

@@ -124,6 +124,9 @@ impl Writer {
             "h200" => ("NVIDIA H200", 1.0, true),
             "h100" => ("NVIDIA H200", 1.0, false),
             "b200" => ("NVIDIA GB200", 0.9, false),
+            "gb200" => ("NVIDIA GB200", 1.0, true),
+            "b300" => ("NVIDIA GB300", 0.9, false),
+            "gb300" => ("NVIDIA GB300", 1.0, true),
             _ => return Ok(()),
         };
         let mut of_machine = match chip.sustained {

@@ -166,7 +166,7 @@ pub(super) fn sweeps(tables: &Tables, chip: &ChipSpec) -> Result<Vec<Sweep>, Imp
     let ratio = ratio_on_a100(tables)?;
     let kernels: &[&'static str] = match chip.matmul {
         "a100" => &["flash1", "triton", "flash2"],
-        "b200" => &["flash2"],
+        "b200" | "b300" | "gb200" | "gb300" => &["flash2"],
         _ => &["flash1", "triton", "flash2", "flash3"],
     };
     let mut sweeps = vec![];
@@ -184,7 +184,7 @@ pub(super) fn sweeps(tables: &Tables, chip: &ChipSpec) -> Result<Vec<Sweep>, Imp
                         passes.how.push_str("; on H100, of the same die and power limit");
                         passes.basis = ["extrapolated"; 2];
                     }
-                    "b200" => {
+                    "b200" | "b300" | "gb200" | "gb300" => {
                         passes.how.push_str("; on H100, times 1.2: assumed");
                         passes.basis = ["assumed"; 2];
                         (by, doubt) = (1.2, 0.4);

@@ -11,8 +11,10 @@ pub struct ChipSpec {
     pub chip: &'static str,
     /// Suffix of the matmul table whose points it uses.
     pub matmul: &'static str,
-    /// `system` in the tables of collectives and of memory-bound kernels.
+    /// `system` in the tables of memory-bound kernels and of layers of experts.
     pub system: &'static str,
+    /// `system` in the tables of collectives.
+    pub fabric: &'static str,
     /// Whether it is carried over from another board's points.
     pub derived: bool,
     /// Streaming multiprocessors.
@@ -23,6 +25,8 @@ pub struct ChipSpec {
     pub measured_bandwidth: f64,
     /// Capacity.
     pub memory: &'static str,
+    /// What its L2 holds.
+    pub l2: &'static str,
     /// Power limit \[W\].
     pub power: f64,
     /// Tensor clock \[MHz\].
@@ -66,11 +70,13 @@ const H100: ChipSpec = ChipSpec {
     chip: "NVIDIA H100 SXM5 80 GB",
     matmul: "h100",
     system: "h100_sxm",
+    fabric: "h100_sxm",
     derived: false,
     processors: 132,
     bandwidth: 3350.0,
     measured_bandwidth: 3350.0,
     memory: "80 GiB",
+    l2: "50 MiB",
     power: 700.0,
     clock: 1830,
     peaks: [989.4, 1978.9, 494.5, 66.9],
@@ -89,10 +95,12 @@ const B200: ChipSpec = ChipSpec {
     chip: "NVIDIA B200 SXM 180 GB",
     matmul: "b200",
     system: "b200_sxm",
+    fabric: "b200_sxm",
     processors: 148,
     bandwidth: 7700.0,
     measured_bandwidth: 7700.0,
     memory: "180 GiB",
+    l2: "126.5 MiB",
     power: 1000.0,
     clock: 1965,
     peaks: [2250.0, 4500.0, 1125.0, 75.0],
@@ -105,16 +113,18 @@ const B200: ChipSpec = ChipSpec {
 };
 
 /// Every chip, in the order they are built.
-pub const CHIPS: [ChipSpec; 7] = [
+pub const CHIPS: [ChipSpec; 10] = [
     ChipSpec {
         name: "a100-sxm-80gb",
         summary: "NVIDIA A100 SXM4 80 GB at 400 W in an 8-GPU NVSwitch node, from published tables",
         chip: "NVIDIA A100 SXM4 80 GB",
         matmul: "a100",
         system: "a100_sxm",
+        fabric: "a100_sxm",
         processors: 108,
         bandwidth: 2039.0,
         measured_bandwidth: 2039.0,
+        l2: "40 MiB",
         power: 400.0,
         clock: 1410,
         // No fp8 units: fp8 operands run at the bf16 rate at best.
@@ -135,11 +145,13 @@ pub const CHIPS: [ChipSpec; 7] = [
         chip: "NVIDIA A100 SXM4 40 GB",
         matmul: "a100",
         system: "a100_sxm",
+        fabric: "a100_sxm",
         derived: true,
         processors: 108,
         bandwidth: 1555.0,
         measured_bandwidth: 2039.0,
         memory: "40 GiB",
+        l2: "40 MiB",
         power: 400.0,
         clock: 1410,
         peaks: [312.0, 312.0, 156.0, 19.5],
@@ -171,6 +183,7 @@ pub const CHIPS: [ChipSpec; 7] = [
         chip: "NVIDIA H200 SXM5 141 GB",
         matmul: "h200",
         system: "h200_sxm",
+        fabric: "h200_sxm",
         bandwidth: 4800.0,
         measured_bandwidth: 4800.0,
         memory: "141 GB",
@@ -185,6 +198,52 @@ pub const CHIPS: [ChipSpec; 7] = [
         summary: "NVIDIA B200 SXM 180 GB whose long matmuls run at 0.7 of their bursts, as on the one machine of SimuMax's \
                   published kernel table, with that table's attention; all else as B200 SXM",
         sustained: Sustained::Loops("B200"),
+        ..B200
+    },
+    ChipSpec {
+        name: "b300-sxm",
+        summary: "NVIDIA B300 SXM 288 GB at 1100 W in an 8-GPU NVSwitch node, from published tables",
+        chip: "NVIDIA B300 SXM 288 GB",
+        matmul: "b300",
+        system: "b300_sxm",
+        bandwidth: 8000.0,
+        measured_bandwidth: 8000.0,
+        memory: "275040 MiB",
+        power: 1100.0,
+        source: "b300_sxm.yaml of aiconfigurator-core 0.12.0 (NVIDIA); bandwidth, tf32, fp32: NVIDIA HGX B300's table; SMs, L2 and clock: assumed, \
+                 as a B200's",
+        ..B200
+    },
+    ChipSpec {
+        name: "gb200-nvl72",
+        summary: "NVIDIA GB200 186 GB at 1200 W in an NVL72 rack, from published tables",
+        chip: "NVIDIA GB200",
+        matmul: "gb200",
+        system: "gb200",
+        peaks: [2500.0, 5000.0, 1250.0, 80.0],
+        bandwidth: 8000.0,
+        measured_bandwidth: 8000.0,
+        memory: "189471 MiB",
+        power: 1200.0,
+        host: [225.0, 225.0],
+        source: "gb200.yaml of aiconfigurator-core 0.12.0 (NVIDIA); tf32, fp32: NVIDIA GB200 NVL72's table; host: half of a Grace's \
+                 NVLink-C2C; SMs, L2 and clock: assumed, as a B200's",
+        ..B200
+    },
+    ChipSpec {
+        name: "gb300-nvl72",
+        summary: "NVIDIA GB300 288 GB at 1400 W in an NVL72 rack, from published tables",
+        chip: "NVIDIA GB300",
+        matmul: "gb300",
+        system: "gb300",
+        peaks: [2500.0, 5000.0, 1250.0, 80.0],
+        bandwidth: 8000.0,
+        measured_bandwidth: 8000.0,
+        memory: "284208 MiB",
+        power: 1400.0,
+        host: [225.0, 225.0],
+        source: "gb300.yaml of aiconfigurator-core 0.12.0 (NVIDIA); tf32, fp32: NVIDIA GB300 NVL72's table; host: half of a Grace's \
+                 NVLink-C2C; SMs, L2 and clock: assumed, as a B200's",
         ..B200
     },
 ];

@@ -189,6 +189,7 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
         // Within a board 0.1; the one other board that is known is a quarter slower.
         // Within the steps 0.03; another board is another board, and a step of hardly anything but matmuls comes nearer to a loop.
         (_, Sustained::Training(_)) => ("measured", 0.08),
+        (_, Sustained::Shapes("b200")) if chip.matmul != "b200" => ("extrapolated", 0.2),
         (_, Sustained::Shapes("b200")) => ("published", 0.2),
         (_, Sustained::Shapes(gpu)) if gpu != chip.matmul => ("extrapolated", 0.12),
         (_, Sustained::Loops(_)) => ("published", 0.12),

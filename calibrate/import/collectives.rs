@@ -263,7 +263,7 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
     for (name, op) in OPS {
         let _ = writeln!(curves, "{name} = [");
         for ranks in [2, 4, 8] {
-            let points = node(tables, chip.system, op, ranks)?;
+            let points = node(tables, chip.fabric, op, ranks)?;
             errors.extend(interpolation_errors(&points));
             let sizes = sizes.get_or_insert_with(|| points.keys().copied().collect());
             let own: Vec<(f64, f64)> = points.iter().map(|(bytes, us)| (*bytes as f64, *us)).collect();
@@ -298,7 +298,7 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
         rails.efficiency,
         rails.inside,
     );
-    let other = chip.derived || chip.system == "a100_sxm";
+    let other = chip.derived || chip.fabric == "a100_sxm";
     let ring = points(tables, &["all_gather", "reduce_scatter"], &rails)?;
     write_protocols(&mut text, &mut residuals, "ring", &ring, false, other);
     let tree = points(tables, &["all_reduce"], &rails)?;

@@ -88,7 +88,7 @@ fn fitted(points: &[&Point]) -> Vec<f64> {
 
 /// One way inside a node, and its errors.
 fn inside(tables: &Tables, chip: &ChipSpec, way: &str) -> Result<(String, Residual), ImportError> {
-    let all = points(tables, chip.system, way)?;
+    let all = points(tables, chip.fabric, way)?;
     let node: Vec<&Point> = all.iter().filter(|point| point.nodes == 1).collect();
     let mut shapes: BTreeMap<(u64, u64, u64), Vec<&Point>> = BTreeMap::new();
     for point in &node {
@@ -162,7 +162,7 @@ fn across(tables: &Tables) -> Result<(String, Residual), ImportError> {
 
 /// The section `deepep`; none for chips that DeepEP does not run on, or nobody measured it on.
 pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Option<Section>, ImportError> {
-    if !["h100_sxm", "h200_sxm", "b200_sxm"].contains(&chip.system) || chip.derived {
+    if !["h100_sxm", "h200_sxm", "b200_sxm"].contains(&chip.fabric) || chip.derived {
         return Ok(None);
     }
     let parts = [inside(tables, chip, "dispatch")?, inside(tables, chip, "combine")?, across(tables)?];

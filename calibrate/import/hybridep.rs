@@ -23,7 +23,7 @@ fn rates() -> Vec<[f64; 3]> {
 
 /// The section `hybridep`; none for chips that nobody measured.
 pub fn section(chip: &ChipSpec) -> Option<Section> {
-    if chip.system != "b200_sxm" || chip.derived {
+    if chip.fabric != "b200_sxm" || chip.derived {
         return None;
     }
     let rates = rates();

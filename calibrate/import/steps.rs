@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use windtunnel::cost::{Backend, Cost, CostModel, Profile, Regime, Software};
-use windtunnel::program::{AttentionShape, DType, MatmulLayout, MemoryKind, Work};
+use windtunnel::program::{AttentionShape, DType, Grouping, MatmulLayout, MemoryKind, Work};
 use windtunnel::units::Bytes;
 
 use super::ImportError;
@@ -89,7 +89,8 @@ fn work<'r>(row: &Row<'r>) -> Result<(Work, Option<Backend>), &'r str> {
             let (groups, m) = (number("groups")?, number("m")?);
             let (inputs, outputs, dtype) = (number("k")?, number("n")?, dtype()?);
             let layout = MatmulLayout::Forward;
-            Ok((Work::GroupedMatmul { groups, rows: groups * m, inputs, outputs, dtype, layout }, None))
+            let kernels = Grouping::OneKernel;
+            Ok((Work::GroupedMatmul { groups, rows: groups * m, inputs, outputs, dtype, layout, kernels }, None))
         }
         "attention" => {
             let backend = Backend::ALL.iter().find(|backend| backend.name() == row.text("backend"));

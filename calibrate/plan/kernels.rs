@@ -69,7 +69,7 @@ pub fn what(work: &Work, software: &Software) -> Option<What> {
             };
             Some(What::Matmul { m, n, k, dtype: dtype.to_owned(), layout: layout.to_owned() })
         }
-        Work::GroupedMatmul { groups, rows, inputs, outputs, dtype, layout } if groups > 0 && rows >= groups => {
+        Work::GroupedMatmul { groups, rows, inputs, outputs, dtype, layout, .. } if groups > 0 && rows >= groups => {
             let (dtype, rows) = (format(dtype, software)?.to_owned(), rows / groups);
             let (m, n, k) = match layout {
                 MatmulLayout::Forward => (rows, outputs, inputs),

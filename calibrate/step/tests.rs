@@ -55,6 +55,7 @@ fn mixture(job: XlaPlan, (count, top_k): (u64, u64), capacity_factor: Option<f64
         gating: job.model.gating(),
         router,
         bias: false,
+        clamped: false,
         auxiliary_loss: false,
         load: Load::Balanced,
     };

@@ -291,7 +291,7 @@ fn operators(graph: &Graph) -> Vec<Vec<String>> {
 fn work(work: &Work) -> String {
     match *work {
         Work::Matmul { m, n, k, dtype, layout } => format!("{m}×{n}×{k} {} {layout:?}", dtype.name()),
-        Work::GroupedMatmul { groups, rows, inputs, outputs, dtype, layout } => {
+        Work::GroupedMatmul { groups, rows, inputs, outputs, dtype, layout, .. } => {
             format!("{groups} groups, {rows} rows together, {inputs}→{outputs} {} {layout:?}", dtype.name())
         }
         Work::Attention { shape: s, dtype, .. } => format!(

@@ -265,7 +265,7 @@ impl Attention {
 }
 
 /// Query-key pairs of one head that the mask lets through.
-fn pairs(shape: &AttentionShape) -> f64 {
+pub(super) fn pairs(shape: &AttentionShape) -> f64 {
     if let Some(squares) = shape.squares {
         return if shape.causal { squares as f64 / 2.0 } else { squares as f64 };
     }

@@ -54,7 +54,7 @@ impl Batched {
 #[cfg(test)]
 mod tests {
     use crate::cost::{CostModel, Profile, Regime, Software};
-    use crate::program::{DType, MatmulLayout, Work};
+    use crate::program::{DType, Grouping, MatmulLayout, Work};
 
     /// The scores of 64 heads of 2,048 tokens.
     fn scores_of(head: u64) -> Work {
@@ -65,6 +65,7 @@ mod tests {
             outputs: 2048,
             dtype: DType::Fp16,
             layout: MatmulLayout::Forward,
+            kernels: Grouping::Batched,
         }
     }
 

@@ -49,12 +49,19 @@ impl Profile {
         let error = if same_processors { BANDWIDTH_ONLY } else { 2.0 * BANDWIDTH_ONLY };
         // A peak that the file leaves out has the ratio of bf16's.
         let Peak { fp8, tf32, fp32, .. } = chip.peak;
+        let of_groups = self
+            .grouped
+            .iter_mut()
+            .flat_map(|grouped| [(&mut grouped.bf16, Some(chip.peak.bf16)), (&mut grouped.fp8, fp8)]);
         for (matmul, own) in [
             (&mut self.bf16, Some(chip.peak.bf16)),
             (&mut self.fp8, fp8),
             (&mut self.tf32, tf32),
             (&mut self.fp32, fp32),
-        ] {
+        ]
+        .into_iter()
+        .chain(of_groups)
+        {
             let peak = own.unwrap_or(FlopRate(matmul.chip.peak.0 * peak));
             matmul.chip = Chip { processors, peak, bandwidth: chip.memory_bandwidth };
             matmul.evidence.carried_over(error);
@@ -66,6 +73,7 @@ impl Profile {
             self.clock.slower(libm::pow(each, CLOCK_BY_POWER).min(1.0));
         }
         self.clock.evidence.carried_over(error);
+        self.machine.l2 = Some(chip.l2);
         self
     }
 }

@@ -221,16 +221,17 @@ impl Matmul {
 
     /// Time of one matmul at burst clocks.
     pub fn cost(&self, m: u64, n: u64, k: u64) -> Cost {
-        self.cost_with(m, n, k, |seconds, _| seconds)
+        self.cost_with(1, (m, n, k), |seconds, _| seconds)
     }
 
-    /// Time of one matmul, with `clock(seconds, utilisation)` applied to each candidate before it is compared; `clock` must
-    /// grow with both.
-    pub(super) fn cost_with(&self, m: u64, n: u64, k: u64, clock: impl Fn(f64, f64) -> f64) -> Cost {
-        if m == 0 || n == 0 || k == 0 {
+    /// Time of as many matmuls of one shape in one kernel, with `clock(seconds, utilisation)` applied to each candidate before it is
+    /// compared; `clock` must grow with both. What was measured near one matmul of all their rows corrects them.
+    pub(super) fn cost_with(&self, groups: u64, (m, n, k): Shape, clock: impl Fn(f64, f64) -> f64) -> Cost {
+        if groups == 0 || m == 0 || n == 0 || k == 0 {
             return Cost::NOTHING;
         }
-        let (own, seconds) = self.least((m as f64, n as f64, k as f64), clock);
+        let (own, seconds) = self.least(groups as f64, (m as f64, n as f64, k as f64), clock);
+        let m = m.saturating_mul(groups);
         let itself = seconds >= own * SAME;
         match self.nearby.as_ref().and_then(|nearby| Some((&nearby.evidence, nearby.place((m, n, k))?))) {
             Some((evidence, Basis::Measured)) if itself => return evidence.cost(seconds),
@@ -251,14 +252,14 @@ impl Matmul {
     }
 
     /// The time of a shape itself, and the least of it and of all that its dimensions doubled lead to.
-    fn least(&self, (m, n, k): (f64, f64, f64), clock: impl Fn(f64, f64) -> f64) -> (f64, f64) {
+    fn least(&self, groups: f64, (m, n, k): (f64, f64, f64), clock: impl Fn(f64, f64) -> f64) -> (f64, f64) {
         let lowest = self.table.as_ref().map_or(0.0, |table| table.lowest)
             + self.nearby.as_ref().map_or(0.0, |nearby| nearby.lowest);
         let lowest = libm::exp(lowest);
-        let model = |m, n, k| self.waves.seconds(&self.chip, (m, n, k), self.size);
-        let at = |m, n, k, model: f64| {
-            let seconds = self.corrected(m, n, k, model);
-            clock(seconds, (2.0 * m * n * k / (seconds * self.chip.peak.0 * self.waves.mma)).min(1.0))
+        let model = |m, n, k| self.waves.of_groups(&self.chip, groups, (m, n, k), self.size);
+        let at = |m: f64, n: f64, k: f64, model: f64| {
+            let seconds = self.corrected(groups * m, n, k, model);
+            clock(seconds, (2.0 * groups * m * n * k / (seconds * self.chip.peak.0 * self.waves.mma)).min(1.0))
         };
         let own = at(m, n, k, model(m, n, k));
         let mut least = own;

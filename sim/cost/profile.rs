@@ -14,8 +14,10 @@ use super::attention::{self, Attention};
 use super::batched::Batched;
 use super::clock::{self, Clock};
 use super::collective::{self, Collectives};
+use super::cublas::{self, Cublas};
 use super::deepep::DeepEp;
 use super::fusion::Fusion;
+use super::grouping::{self, Grouped, Streams};
 use super::host::{Class, Host, Lazy, Overheads};
 use super::hybridep::HybridEp;
 use super::matmul::{self, Matmul};
@@ -26,7 +28,6 @@ use super::waves::Chip;
 use crate::files::{Output, WriteError, one_line};
 use crate::hardware::Place;
 use crate::near::did_you_mean;
-use crate::program::DType;
 use crate::tables;
 use crate::units::{Bandwidth, Bytes, FlopRate, Frequency, Power};
 
@@ -108,6 +109,8 @@ pub struct Machine {
     pub memory_bandwidth: Bandwidth,
     /// Memory capacity.
     pub memory: Bytes,
+    /// What the last cache before that memory holds, where it is stated.
+    pub l2: Option<Bytes>,
     /// The board's power limit, where its vendor states one.
     pub power_limit: Option<Power>,
     /// Clock under tensor load, where known.
@@ -137,6 +140,8 @@ struct Written {
     #[serde(default)]
     cublas: Vec<Cublas>,
     batched: Option<Batched>,
+    streams: Option<Streams>,
+    grouped: Option<grouping::Written>,
     deepep: Option<DeepEp>,
     hybridep: Option<HybridEp>,
     layout: Layout,
@@ -161,21 +166,6 @@ struct WrittenMatmuls {
     fp8: matmul::Written,
     tf32: matmul::Written,
     fp32: matmul::Written,
-}
-
-/// Another release of cuBLAS than the one that was measured.
-#[derive(Clone, Debug, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct Cublas {
-    /// Releases, `major.minor`.
-    pub versions: Vec<String>,
-    /// Time of a bf16 or fp16 matmul over that of the measured release.
-    pub bf16: f64,
-    /// The type at whose rate batched matmuls run whose rows begin at no multiple of 16 bytes, where not on tensor cores.
-    pub unaligned_batched: Option<DType>,
-    /// What it rests on.
-    pub evidence: super::Evidence,
 }
 
 /// Where nothing is known of a factor.
@@ -239,6 +229,12 @@ pub struct Profile {
     /// Batched matmuls of rows that are not aligned, where somebody measured them.
     #[doc(hidden)]
     pub batched: Option<Batched>,
+    /// Matmuls of groups on several streams, where somebody measured them.
+    #[doc(hidden)]
+    pub streams: Option<Streams>,
+    /// Matmuls of groups of any rows in one kernel, where somebody measured them.
+    #[doc(hidden)]
+    pub grouped: Option<Grouped>,
     /// DeepEP's kernels, where somebody measured them.
     #[doc(hidden)]
     pub deepep: Option<DeepEp>,
@@ -412,7 +408,15 @@ impl Profile {
             fp8: matmul("matmul.fp8", w.matmul.fp8, 1.0)?,
             tf32: matmul("matmul.tf32", w.matmul.tf32, 4.0)?,
             fp32: matmul("matmul.fp32", w.matmul.fp32, 4.0)?,
-            cublas: cublas(w.cublas).map_err(|why| meaning(path, text, "[cublas]", why))?,
+            streams: (w.streams.map(Streams::check).transpose()).map_err(|why| meaning(path, text, "streams", why))?,
+            grouped: match w.grouped {
+                Some(w) => Some(Grouped {
+                    bf16: matmul("grouped.bf16", w.bf16, 2.0)?,
+                    fp8: matmul("grouped.fp8", w.fp8, 1.0)?,
+                }),
+                None => None,
+            },
+            cublas: cublas::check(w.cublas).map_err(|why| meaning(path, text, "[cublas]", why))?,
             batched: (w.batched.map(Batched::check).transpose()).map_err(|why| meaning(path, text, "batched", why))?,
             deepep: (w.deepep.map(DeepEp::check).transpose()).map_err(|why| meaning(path, text, "deepep", why))?,
             hybridep: (w.hybridep.map(HybridEp::check).transpose())
@@ -445,13 +449,6 @@ impl Profile {
     pub fn on_link(mut self, link: Bandwidth) -> Profile {
         self.collectives.on_link(link);
         self
-    }
-}
-
-fn cublas(list: Vec<Cublas>) -> Result<Vec<Cublas>, String> {
-    match list.iter().find(|entry| !(0.5..=2.0).contains(&entry.bf16) || entry.versions.is_empty()) {
-        Some(bad) => Err(format!("versions {:?} take {} times as long: expected 0.5 to 2", bad.versions, bad.bf16)),
-        None => Ok(list),
     }
 }
 

@@ -77,6 +77,9 @@ fn matmuls_kept_from_the_profiles_are_predicted_within_the_stated_error() {
         ("h100-sxm-80gb", include_str!("../../tests/costs/matmul_h100.csv")),
         ("h200-sxm-141gb", include_str!("../../tests/costs/matmul_h200.csv")),
         ("b200-sxm", include_str!("../../tests/costs/matmul_b200.csv")),
+        ("b300-sxm", include_str!("../../tests/costs/matmul_b300.csv")),
+        ("gb200-nvl72", include_str!("../../tests/costs/matmul_gb200.csv")),
+        ("gb300-nvl72", include_str!("../../tests/costs/matmul_gb300.csv")),
     ] {
         let (points, median, p90) = held_out(name, table);
         println!("{name}: {points} points, median {:.1} %, p90 {:.1} %", 100.0 * median, 100.0 * p90);

@@ -5,7 +5,7 @@
 //! ```text
 //! tile    = 2·tm·tn·(k + k_overhead) / (peak/processors · mma · small_tile^log2(32768/(tm·tn)))
 //! compute = waves(tiles·split) · tile/split          waves(x) = x/P + tail·(⌈x/P⌉ − x/P), at least 1
-//! memory  = bytes(m·k + k·n + m·n) / (bandwidth · memory)
+//! memory  = bytes(m·k + k·n + m·n) / (bandwidth · memory)            both times the groups, of several matmuls in one kernel
 //! time    = launch + min over tiles and split-K of (compute³ + memory³)^⅓ + (split > 1: split_k + partial sums)
 //! ```
 //!
@@ -67,9 +67,14 @@ pub struct Waves {
 
 impl Waves {
     /// Time of one matmul with operands of `size` bytes an element and a two-byte result \[s\].
-    pub fn seconds(&self, chip: &Chip, (m, n, k): (f64, f64, f64), size: f64) -> f64 {
+    pub fn seconds(&self, chip: &Chip, shape: (f64, f64, f64), size: f64) -> f64 {
+        self.of_groups(chip, 1.0, shape, size)
+    }
+
+    /// Time of as many matmuls of one shape, with operands of their own, as fill the chip together \[s\].
+    pub fn of_groups(&self, chip: &Chip, groups: f64, (m, n, k): (f64, f64, f64), size: f64) -> f64 {
         let bandwidth = chip.bandwidth.0 * self.memory;
-        let memory = (size * (m * k + k * n) + 2.0 * m * n) / bandwidth;
+        let memory = groups * (size * (m * k + k * n) + 2.0 * m * n) / bandwidth;
         let rate = chip.peak.0 / chip.processors * self.mma;
         let s = self.small_tile;
         let loss = [1.0, s, s * s, s * s * s];
@@ -81,12 +86,12 @@ impl Waves {
             let busy = paid * tile;
             busy * busy * busy + memory * memory * memory
         };
-        let tiles = TILES.map(|(tm, tn, _)| (m / tm).ceil() * (n / tn).ceil());
+        let tiles = TILES.map(|(tm, tn, _)| groups * (m / tm).ceil() * (n / tn).ceil());
         let whole = TILES.iter().zip(tiles).map(|(&tile, tiles)| cubes(tile, tiles, 1.0)).fold(f64::INFINITY, f64::min);
         let mut best = libm::cbrt(whole);
         for (&tile, tiles) in TILES.iter().zip(tiles).filter(|&(_, tiles)| tiles < chip.processors) {
             for split in SPLITS {
-                let partial = self.split_k.seconds() + 8.0 * split * m * n / bandwidth;
+                let partial = self.split_k.seconds() + 8.0 * split * groups * m * n / bandwidth;
                 // The root is dear. It is drawn only where it may be less than the least so far, by a hair or more.
                 let left = best * HAIR - partial;
                 let cubes = if left > 0.0 { cubes(tile, tiles, split) } else { f64::INFINITY };

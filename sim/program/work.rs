@@ -100,6 +100,8 @@ pub enum Dispatch {
     OptimizerParam,
     /// A further kernel of an operator that launches several.
     Extra,
+    /// One matmul of Transformer Engine's grouped ones: cuBLAS is asked which kernel to take, and it is launched.
+    GroupedMatmul,
     /// An operator of Megatron-Core's modules, with its part of the Python around it.
     ModuleForward,
     /// The same in backward: half of them are autograd functions in Python.
@@ -261,6 +263,17 @@ pub struct AttentionShape {
     pub squares: Option<u64>,
 }
 
+/// How matmuls of groups are launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Grouping {
+    /// One of cuBLAS for each group, side by side on several streams (Transformer Engine's `general_grouped_gemm`).
+    Streams,
+    /// One kernel of equal groups (cuBLAS's batched matmuls, `aten.bmm`).
+    Batched,
+    /// One kernel of groups of any rows (`aten._grouped_mm`).
+    OneKernel,
+}
+
 /// Arithmetic and memory traffic of one kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Work {
@@ -291,6 +304,8 @@ pub enum Work {
         dtype: DType,
         /// Which of the three matmuls of a linear layer.
         layout: MatmulLayout,
+        /// How they are launched.
+        kernels: Grouping,
     },
     /// Fused attention.
     Attention {

@@ -86,7 +86,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     recompute::fits(reader, table, (block.recompute, engine), &pipeline)?;
     let mesh = Mesh { sharing: context::sharing(reader, (scenario, table), (&model, mesh, &block))?, ..mesh };
     let mixture = experts::mixture(reader, table, &model, block.implementation)?;
-    overlap::check(reader, together, (mixture, &block), pipeline.overlap_p2p)?;
+    overlap::check(reader, together, (mixture, &block), (mesh.pp, pipeline.overlap_p2p))?;
     let loader = loader::loader(reader, table, (engine, mesh))?;
     let trained = trained::adapters(reader, scenario, block.recompute, dtype)?;
     let matmuls = matmuls(reader, table, (topology, profile), block.implementation)?;
@@ -161,8 +161,11 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let mut job = MegatronPlan { split, engine, loader, gradients, optimizer, fsdp: sharded, checks_for_nan, graphs };
     fsdp::unit(reader, table, &mut job)?;
     pipeline::check(reader, scenario, &job)?;
+    // Transformer Engine multiplies in tf32 wherever operands and result are fp32, as of a router in fp32 backward
+    // (`common/gemm/cublaslt_gemm.cu`).
+    let tf32 = job.split.block.implementation == Implementation::TransformerEngine;
     let job = runtime::Plan::Megatron(job);
-    let software = Software { attention, deterministic, tf32: false, cublas, rail, blocks: None, disks: None };
+    let software = Software { attention, deterministic, tf32, cublas, rail, blocks: None, disks: None };
     Ok(Decided { job, regime, software, expandable_segments })
 }
 

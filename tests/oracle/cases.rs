@@ -238,6 +238,7 @@ fn experts(dims: &Dims, gating: Gating) -> Experts {
             groups: None,
         },
         bias: false,
+        clamped: false,
         auxiliary_loss: false,
         load: Load::Balanced,
     }

@@ -47,6 +47,7 @@ pub fn job(c: &Value) -> MegatronPlan {
             groups: c["groups"].as_array().map(|groups| (groups[0].as_u64().unwrap(), groups[1].as_u64().unwrap())),
         },
         bias: on("bias"),
+        clamped: false,
         auxiliary_loss: false,
         load: Load::Balanced,
     };

@@ -49,6 +49,7 @@ pub fn job(c: &Value) -> TorchPlan {
             groups: c["groups"].as_array().map(|sizes| (sizes[0].as_u64().unwrap(), sizes[1].as_u64().unwrap())),
         },
         bias: false,
+        clamped: false,
         auxiliary_loss: false,
         load: Load::Balanced,
     };

@@ -105,6 +105,19 @@ fn megatrons_longer_rounds_end_with_what_is_left_and_hold_more() {
 }
 
 #[test]
+fn without_a_pipeline_each_forward_runs_beside_the_backward_before_it() {
+    // `combined_1f1b_schedule_for_no_pipelining` (core/pipeline_parallel/combined_1f1b.py, 0.16.1): the first forward and the last
+    // backward alone.
+    let issued = |microbatches: u32| {
+        let schedule = build("MegatronCombined1F1B", 1, 1, microbatches);
+        schedule::lower(&schedule, &schedule::Lowering::default()).unwrap().csv()
+    };
+    let three = issued(3);
+    assert_eq!(three.trim(), "0F0,(0F1;0B0)OVERLAP_F_B,(0F2;0B1)OVERLAP_F_B,0B2");
+    assert_eq!(issued(1).trim(), "0F0,0B0");
+}
+
+#[test]
 fn a_schedule_reads_as_a_picture() {
     let schedule = build("1F1B", 2, 1, 2);
     let costs = schedule::Costs::uniform(2, [windtunnel::units::Time(1); 3], windtunnel::units::Time(0));

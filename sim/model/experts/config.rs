@@ -55,6 +55,8 @@ pub struct Experts {
     pub router: Router,
     /// Whether experts have biases (GPT-OSS).
     pub bias: bool,
+    /// Whether both halves of what a gated expert activates are clamped first (`swiglu_limit`: GPT-OSS).
+    pub clamped: bool,
     /// Whether the loss has a term that balances the load.
     pub auxiliary_loss: bool,
     /// How tokens spread over experts.

@@ -50,6 +50,7 @@ pub(super) fn chosen(keys: &Keys<'_>, (count, top_k): (u64, u64), width: u64) ->
         gating: Gating::Gated(Activation::Silu),
         router,
         bias: false,
+        clamped: false,
         auxiliary_loss: false,
         load: Load::Balanced,
     })

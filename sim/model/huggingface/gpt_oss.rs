@@ -28,6 +28,7 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
         experts: Some(Experts {
             router: Router { score: Score::SoftmaxOfChosen, bias: true, ..experts.router },
             bias: true,
+            clamped: true,
             auxiliary_loss: keys.flag("output_router_logits", false)?, // GptOssConfig
             ..experts
         }),

@@ -167,6 +167,8 @@ pub enum RoutedOp {
         gated: bool,
         /// Whether it is one kernel (`weighted_bias_swiglu_impl`), which only gated ones have.
         fused: bool,
+        /// Whether both halves are clamped before, in operators of their own (`weighted_bias_quick_geglu_impl`).
+        clamped: bool,
     },
     /// A step that only one dispatcher has, by the name that its rules know it by (`runtime/eager/megatron/dispatch`).
     Own {

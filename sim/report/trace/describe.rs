@@ -38,7 +38,7 @@ pub(super) fn work(work: &Work) -> String {
             };
             format!("{} [{m}, {k}]·[{k}, {n}], {layout}", dtype(element))
         }
-        Work::GroupedMatmul { groups, rows, inputs, outputs, dtype: element, layout } => {
+        Work::GroupedMatmul { groups, rows, inputs, outputs, dtype: element, layout, .. } => {
             let product = match layout {
                 MatmulLayout::Forward => format!("[{rows}/{groups}, {inputs}]·[{inputs}, {outputs}]"),
                 MatmulLayout::DataGradient => format!("[{rows}/{groups}, {outputs}]·[{outputs}, {inputs}]"),

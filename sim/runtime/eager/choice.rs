@@ -8,7 +8,7 @@ use super::experts::SORTED_IN_PLACE;
 use super::frame::Node;
 use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op, Value};
-use crate::program::{DType, Dispatch, MatmulLayout, MemoryKind, Work};
+use crate::program::{DType, Dispatch, Grouping, MatmulLayout, MemoryKind, Work};
 
 const TOPK: &str = "aten.topk";
 /// Threads of a thread block of the search.
@@ -168,7 +168,7 @@ impl Eager {
         self.program.launch(
             COMPUTE,
             "aten.bmm",
-            Work::GroupedMatmul { groups, rows, inputs, outputs, dtype, layout },
+            Work::GroupedMatmul { groups, rows, inputs, outputs, dtype, layout, kernels: Grouping::Batched },
             dispatch,
         );
     }

@@ -13,7 +13,7 @@ use crate::model::experts::ChoiceOp;
 use crate::model::experts::ExpertOp;
 use crate::model::experts::TitanOp;
 use crate::model::graph::{Graph, Op, OpKind};
-use crate::program::{Category, DType, Dispatch, MatmulLayout, MemoryKind, Work};
+use crate::program::{Category, DType, Dispatch, Grouping, MatmulLayout, MemoryKind, Work};
 
 /// Keys up to which a sort needs no workspace.
 pub(super) const SORTED_IN_PLACE: u64 = 4096;
@@ -214,7 +214,15 @@ impl Eager {
         let bytes = GROUP_WORKSPACE * u64::from(self.settings.sms);
         let workspace = self.storage_as(bytes, Category::Workspace, NAME);
         let (groups, rows) = (count, value.elements / inputs);
-        let work = Work::GroupedMatmul { groups, rows, inputs, outputs, dtype: value.dtype, layout };
+        let work = Work::GroupedMatmul {
+            groups,
+            rows,
+            inputs,
+            outputs,
+            dtype: value.dtype,
+            layout,
+            kernels: Grouping::OneKernel,
+        };
         self.program.launch(COMPUTE, NAME, work, dispatch);
         self.release(workspace);
         self.release(arguments);

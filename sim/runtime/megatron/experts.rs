@@ -320,7 +320,7 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, (experts, params): (&Experts,
     let routing = Routing { routed, fused, tokens, passing, weights, map, weighs };
     let fp8 = m.job.matmuls.fp8();
     let (ups, gated) = (experts.gating.ups(), matches!(experts.gating, Gating::Gated(_)));
-    let weigh = RoutedOp::Weigh { gated, fused: m.job.block.fused_activation };
+    let weigh = RoutedOp::Weigh { gated, fused: m.job.block.fused_activation, clamped: experts.clamped };
     let own = own_rows(experts, &routed);
     let (engine, widths) = (m.engine(), [d, ups * width, width]);
     let mut each = |g: &mut GraphBuilder, given: [ValueId; 2]| {

@@ -301,7 +301,8 @@ keys! {
         default &["megatron"] => "[]" of "NVIDIA/Megatron-LM core_v0.16.1" at "megatron/core/transformer/transformer_config.py:411-414";
     /// `overlap_moe_expert_parallel_comm`: whether exchanges of experts overlap with the compute of another
     /// micro-batch.
-    overlap_moe_expert_parallel_comm: Option<Spanned<bool>> => MEGATRON;
+    overlap_moe_expert_parallel_comm: Option<Spanned<bool>> => MEGATRON
+        default &["megatron"] => "false" of "NVIDIA/Megatron-LM core_v0.16.1" at "megatron/core/model_parallel_config.py:264";
     /// `moe_shared_expert_overlap`: whether shared experts overlap with the dispatcher's exchanges.
     moe_shared_expert_overlap: Option<Spanned<bool>> => MEGATRON;
     /// The stream of collectives that are waited for at once. It has an effect only with `moe_shared_expert_overlap`.

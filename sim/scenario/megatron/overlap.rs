@@ -10,13 +10,18 @@ use crate::scenario::error::ScenarioError;
 use crate::scenario::reader::Reader;
 use crate::scenario::written::{self, Module, Waited};
 
-/// The key, if it is on and experts are spread over ranks of a pipeline.
+/// The key, if it is on and experts are spread over ranks.
 pub(super) fn asked<'t>(
     reader: &mut Reader<'_>,
     table: &'t written::Megatron,
     (model, mesh): (&ModelConfig, Mesh),
 ) -> Result<Option<&'t Spanned<bool>>, ScenarioError> {
-    let Some(at) = table.overlap_moe_expert_parallel_comm.as_ref().filter(|at| *at.get_ref()) else { return Ok(None) };
+    let Some(at) = table.overlap_moe_expert_parallel_comm.as_ref().filter(|at| *at.get_ref()) else {
+        if table.overlap_moe_expert_parallel_comm.is_none() && model.experts().is_some() && mesh.ep > 1 {
+            reader.flag_or("megatron.overlap_moe_expert_parallel_comm", None, false);
+        }
+        return Ok(None);
+    };
     if model.experts().is_none() {
         let problem = format!("the key says how experts are run, and {} has none", model.name);
         return Err(reader.plan(at, problem, "remove the key"));
@@ -26,14 +31,6 @@ pub(super) fn asked<'t>(
             "overlap_moe_expert_parallel_comm hides what ranks with different experts exchange, and all have all";
         return Err(reader.plan(at, problem, "write mesh.ep = 2 or more, or remove the key"));
     }
-    if mesh.pp == 1 {
-        let problem = "overlap_moe_expert_parallel_comm without a pipeline is not simulated";
-        return Err(reader.plan(
-            at,
-            problem,
-            "write mesh.pp and pipeline.virtual_stages of 2 or more, or remove the key",
-        ));
-    }
     Ok(Some(at))
 }
 
@@ -42,10 +39,10 @@ pub(super) fn check(
     reader: &mut Reader<'_>,
     key: Option<&Spanned<bool>>,
     (mixture, block): (Option<Mixture>, &Block),
-    overlap_p2p: bool,
+    (pp, overlap_p2p): (u32, bool),
 ) -> Result<(), ScenarioError> {
     let Some(key) = key else { return Ok(()) };
-    if !overlap_p2p {
+    if pp > 1 && !overlap_p2p {
         let problem = "overlap_moe_expert_parallel_comm runs a forward and a backward at once, and with \
                        pipeline.overlap_p2p = false each waits for its messages";
         return Err(reader.plan(key, problem, "remove pipeline.overlap_p2p, or overlap_moe_expert_parallel_comm"));

@@ -30,7 +30,7 @@ pub(in crate::scenario) fn pipeline(
         }
         let layers = vec![model.layers.count()];
         return Ok(Pipeline {
-            schedule: &MEGATRON_1F1B,
+            schedule: if together.is_some() { &MEGATRON_COMBINED } else { &MEGATRON_1F1B },
             virtual_stages: 1,
             layers,
             overlap_p2p: false,

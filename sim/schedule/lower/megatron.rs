@@ -78,7 +78,7 @@ impl Exchange<'_> {
 pub fn lower(schedule: &Schedule, settings: Settings, overlap: bool) -> Lists {
     let ranks = schedule.ranks();
     if ranks == 1 {
-        return schedule.lists.clone();
+        return alone(schedule, settings);
     }
     let shape = schedule.shape();
     let tables: Vec<Table> = (0..ranks).map(|rank| Table::of(schedule.lists.rank(rank))).collect();
@@ -94,6 +94,24 @@ pub fn lower(schedule: &Schedule, settings: Settings, overlap: bool) -> Lists {
         write(&exchange, warmup as usize, (overlap, settings.overlap_experts), lists.open());
         lists.close();
     }
+    lists
+}
+
+/// The lists of a rank without a pipeline: nothing is sent, and what runs at once is joined.
+fn alone(schedule: &Schedule, settings: Settings) -> Lists {
+    if !settings.overlap_experts {
+        return schedule.lists.clone();
+    }
+    let list = schedule.lists.rank(0);
+    let mut lists = Lists::with_capacity(1, list.len());
+    let out = lists.open();
+    for (at, &action) in list.iter().enumerate() {
+        // A backward of its own micro-batch is the only one's, and has nothing to run beside it.
+        let beside = |next: &Action| next.kind.is_backward() && next.microbatch != action.microbatch;
+        let with = action.kind == Kind::Forward && list.get(at + 1).is_some_and(beside);
+        out.push(if with { action.join() } else { action });
+    }
+    lists.close();
     lists
 }
 

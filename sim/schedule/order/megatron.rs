@@ -33,13 +33,14 @@ pub const MEGATRON_INTERLEAVED: Entry = Entry {
     generate: Generate::Rank(|shape, rank, out| write(shape, rank, plan(Settings::of(shape), shape, rank), out)),
 };
 
-/// The same with `overlap_moe_expert_parallel_comm`: a step's forward and backward run block beside block.
+/// The same with `overlap_moe_expert_parallel_comm`: a step's forward and backward run block beside block. So they do without a
+/// pipeline, one micro-batch ahead of the other (`combined_1f1b_schedule_for_no_pipelining`).
 pub const MEGATRON_COMBINED: Entry = Entry {
     name: "MegatronCombined1F1B",
-    about: "Megatron-Core with virtual stages and overlap_moe_expert_parallel_comm: a forward overlapped with a backward",
+    about: "Megatron-Core with virtual stages, or without a pipeline, and overlap_moe_expert_parallel_comm: a forward overlapped with a backward",
     placement: Placement::Loop,
     batching: |shape| Batching::Stepwise(Settings { overlap_experts: true, ..Settings::of(shape) }),
-    check: |shape| check(shape, Settings::of(shape)),
+    check: |shape| if shape.ranks * shape.virtual_stages == 1 { Ok(()) } else { check(shape, Settings::of(shape)) },
     generate: Generate::Rank(|shape, rank, out| {
         let settings = Settings { overlap_experts: true, ..Settings::of(shape) };
         write(shape, rank, plan(settings, shape, rank), out);

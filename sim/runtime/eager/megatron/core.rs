@@ -8,7 +8,7 @@ use super::super::frame::{Node, Results};
 use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::MegatronOp;
-use crate::program::{Category, DType, MatmulLayout, MemoryKind, Pass, Work};
+use crate::program::{Category, DType, Grouping, MatmulLayout, MemoryKind, Pass, Work};
 
 /// What a GPU reads of its memory at least \[B\].
 const SECTOR: u64 = 32;
@@ -92,7 +92,15 @@ impl Eager {
         let dispatch = if backward { self.settings.backward } else { self.settings.forward };
         let Sizes { matrices, head, seq, dtype, .. } = sizes;
         let rows = matrices * seq;
-        let work = Work::GroupedMatmul { groups: matrices, rows, inputs: head, outputs: seq, dtype, layout };
+        let work = Work::GroupedMatmul {
+            groups: matrices,
+            rows,
+            inputs: head,
+            outputs: seq,
+            dtype,
+            layout,
+            kernels: Grouping::Batched,
+        };
         self.launch("aten.bmm", work, dispatch);
     }
 

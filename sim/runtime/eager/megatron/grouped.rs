@@ -9,28 +9,18 @@ use super::expert_sizes::Sizes;
 use super::left::Left;
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::experts::RoutedOp;
-use crate::program::{DType, Dispatch, MatmulLayout, MemoryKind, Work};
-
-/// Streams that the matmuls of one call are distributed over (`get_num_cublas_streams`).
-const STREAMS: u64 = 4;
+use crate::program::{DType, Dispatch, Grouping, MatmulLayout, MemoryKind, Work};
 
 impl Eager {
-    /// One call of the matmuls of all experts, of which as many run side by side as there are streams, and fill the chip
-    /// together; the host launches each.
-    pub(super) fn grouped_matmul(&mut self, sizes: &Sizes, layout: MatmulLayout, mut dispatch: Dispatch) {
+    /// One call of the matmuls of all experts, which run side by side on their streams and fill the chip together; the host launches
+    /// each.
+    pub(super) fn grouped_matmul(&mut self, sizes: &Sizes, layout: MatmulLayout, dispatch: Dispatch) {
         let &Sizes { inputs, outputs, local, rows, .. } = sizes;
         let dtype = sizes.fp8.map_or(sizes.dtype, |_| DType::Fp8);
-        let (mut left, mut rows_left) = (local, rows);
-        while left > 0 {
-            let groups = left.min(STREAMS);
-            let rows = rows_left * groups / left;
-            let work = Work::GroupedMatmul { groups, rows, inputs, outputs, dtype, layout };
-            self.launch("te.general_grouped_gemm", work, dispatch);
-            self.program.host(Dispatch::Extra, groups as u32 - 1);
-            dispatch = Dispatch::Extra;
-            left -= groups;
-            rows_left -= rows;
-        }
+        let (groups, kernels) = (local, Grouping::Streams);
+        let work = Work::GroupedMatmul { groups, rows, inputs, outputs, dtype, layout, kernels };
+        self.launch("te.general_grouped_gemm", work, dispatch);
+        self.program.host(Dispatch::GroupedMatmul, local as u32);
     }
 
     pub(super) fn grouped_linear(
@@ -144,17 +134,29 @@ impl Eager {
         self.accumulate(frame, op.inputs[1], of_weights.into());
     }
 
-    /// One kernel each way; backward also makes the gradient of the weights of rows.
-    pub(super) fn weigh_rows(&mut self, graph: &Graph, op: &Op, frame: &mut Frame, results: Results) {
+    /// One kernel each way; backward also makes the gradient of the weights of rows. Where halves are clamped, the kernel reads and
+    /// saves a copy that is put together of them, and what they were clamped from is saved as well.
+    pub(super) fn weigh_rows(
+        &mut self,
+        (graph, op): (&Graph, &Op),
+        clamped: bool,
+        frame: &mut Frame,
+        results: Results,
+    ) {
         const NAME: &str = "triton_weighted_swiglu";
         let (read, bytes) = (graph.values[op.inputs[0]].bytes(), graph.values[op.outputs[0]].bytes());
+        let mut saved: Vec<Storage> = [0, 1].map(|at| self.retain(Self::value(frame, op.inputs[at]))).to_vec();
+        if clamped {
+            let halves = [0; 2].map(|_| self.made("aten.clamp", read / 2, read / 2, self.settings.forward));
+            saved.push(self.made("aten.cat", read, read, self.settings.forward));
+            halves.into_iter().for_each(|half| self.release(half));
+        }
         let out = self.made(NAME, bytes, read, Dispatch::Compiled);
         frame.slots[op.outputs[0]] = Some(out);
-        let saved = [0, 1].map(|at| self.retain(Self::value(frame, op.inputs[at])));
         self.keep(frame, results, &saved);
     }
 
-    pub(super) fn weigh_rows_backward(&mut self, node: Node<'_>, frame: &mut Frame, gradient: Storage) {
+    pub(super) fn weigh_rows_backward(&mut self, node: Node<'_>, clamped: bool, frame: &mut Frame, gradient: Storage) {
         let Node { graph, op, index } = node;
         const NAME: &str = "triton_weighted_swiglu_backward";
         let [bytes, weights] = [0, 1].map(|at| graph.values[op.inputs[at]].bytes());
@@ -163,8 +165,19 @@ impl Eager {
         let of_weights = self.temporary(weights, NAME);
         let written = bytes + weights;
         self.pointwise(NAME, MemoryKind::Elementwise, bytes + out + weights, written, Dispatch::Compiled);
+        let rows = if clamped { self.clamped_gradient(rows, bytes) } else { rows };
         self.let_go(frame, index, gradient);
         self.accumulate(frame, op.inputs[0], rows.into());
         self.accumulate(frame, op.inputs[1], of_weights.into());
+    }
+
+    /// The gradient of what halves were clamped from: each half's where it was inside, and both side by side.
+    fn clamped_gradient(&mut self, of_copy: Storage, bytes: u64) -> Storage {
+        // Gradient, input and mask of a half.
+        let halves = [0; 2].map(|_| self.pointwise_gradient("aten.clamp_backward", bytes / 2, bytes));
+        self.release(of_copy);
+        let made = self.pointwise_gradient("aten.cat", bytes, bytes);
+        halves.into_iter().for_each(|half| self.release(half));
+        made
     }
 }

@@ -3,7 +3,7 @@
 use super::state::{FULL, HALF, Step};
 use crate::plan::xla::Attention;
 use crate::plan::xla::Policy;
-use crate::program::{AttentionShape, Category, Collective, DType, MatmulLayout, MemoryKind, Pass, Work};
+use crate::program::{AttentionShape, Category, Collective, DType, Grouping, MatmulLayout, MemoryKind, Pass, Work};
 use crate::runtime::spmd::tape::Value;
 
 /// Lanes of a vector register: the kernel writes each row's log-sum-exp on all of them
@@ -200,7 +200,8 @@ impl Step<'_> {
             // A matrix of its own for each head of each sequence.
             Some(_) => {
                 let groups = shape.batch * shape.heads;
-                Work::GroupedMatmul { groups, rows: m, inputs: k, outputs: n, dtype, layout }
+                let kernels = Grouping::Batched;
+                Work::GroupedMatmul { groups, rows: m, inputs: k, outputs: n, dtype, layout, kernels }
             }
         };
         self.tape.kernel("dot_general", work, reads, &[output]);

@@ -75,15 +75,16 @@ fn exchange(eager: &mut Eager, routed: &Routed, way: Way, row: u64) {
     eager.expert_exchange(|ranks| ranks.counts, kind, routed.tokens * row, DType::Bf16);
 }
 
-/// Rows into the order of experts, or the sums of a token's rows: what lies in the buffer of the exchange is read, or written.
+/// Rows into the order of experts, or the sums of a token's rows: what lies in the buffer of the exchange is read, or written, each row
+/// once and whole.
 fn permute(eager: &mut Eager, routed: &Routed, row: u64, dispatch: Dispatch) {
     let (came, rows) = (arrived(routed) * row, routed.rows() * row);
-    eager.pointwise("hybrid_ep.permute", MemoryKind::Scatter, came, rows, dispatch);
+    eager.pointwise("hybrid_ep.permute", MemoryKind::Gather, came, rows, dispatch);
 }
 
 fn unpermute(eager: &mut Eager, routed: &Routed, row: u64, dispatch: Dispatch) {
     let (came, rows) = (arrived(routed) * row, routed.rows() * row);
-    eager.pointwise("hybrid_ep.unpermute", MemoryKind::Scatter, rows, came, dispatch);
+    eager.pointwise("hybrid_ep.unpermute", MemoryKind::Gather, rows, came, dispatch);
 }
 
 fn forward(
