@@ -225,6 +225,9 @@ impl<'p> CostModel<'p> {
         if own.is_some() {
             return self.matmuls(&Matmuls { own, ..together });
         }
+        if let (Grouping::Streams, Some(streams)) = (kernels, &profile.streams) {
+            return self.on_streams(streams, &together);
+        }
         let rows = [inputs, outputs].map(|numbers| numbers * dtype.bytes());
         let release = self.software.cublas.and_then(|at| profile.cublas.get(at));
         let cost = match release.and_then(|release| release.unaligned_batched) {
@@ -234,14 +237,12 @@ impl<'p> CostModel<'p> {
                 profile.batched.as_ref().map_or(cost, |batched| batched.slowed(cost, rows))
             }
         };
-        match (kernels, &profile.streams) {
-            (Grouping::Streams, Some(streams)) => self.on_streams(streams, cost, &together),
-            _ => Cost { spread: cost.spread.max(0.3), basis: Basis::Assumed, ..cost },
-        }
+        Cost { spread: cost.spread.max(0.3), basis: Basis::Assumed, ..cost }
     }
 
     /// Groups on several streams, between one after another and all `together`.
-    fn on_streams(&self, streams: &Streams, together: Cost, asked: &Matmuls<'_>) -> Cost {
+    fn on_streams(&self, streams: &Streams, asked: &Matmuls<'_>) -> Cost {
+        let together = self.matmuls(asked);
         let one = self.matmuls(&Matmuls { groups: 1, launches: 1, ..*asked }).time.seconds() * asked.groups as f64;
         let seconds = one + streams.together * (together.time.seconds() - one).min(0.0);
         Cost {
@@ -303,7 +304,7 @@ impl<'p> CostModel<'p> {
         };
         let launch = matmul.waves.launch.seconds();
         let half = matches!(dtype, DType::Bf16 | DType::Fp16);
-        let release = self.software.cublas.and_then(|at| profile.cublas.get(at)).filter(|_| half);
+        let release = self.software.cublas.and_then(|at| profile.cublas.get(at)).filter(|_| half && own.is_none());
         let factor = factor * release.map_or(1.0, |release| release.bf16);
         let slower = matmul.slower_without(idle, (m, n, k));
         let cost = matmul.cost_with(groups, (m, n, k), |seconds, share| {

@@ -41,6 +41,14 @@ fn layers_of_experts_take_what_was_published_of_models_that_no_fit_saw() {
         sizes.sort_by(f64::total_cmp);
         let at = |share: f64| sizes[((sizes.len() - 1) as f64 * share) as usize];
         println!("{}: {} layers, median {:.3}, p90 {:.3}", errors[0].0, sizes.len(), at(0.5), at(0.9));
+        for dtype in ["bf16", "fp8"] {
+            let mut own: Vec<f64> =
+                errors.iter().filter(|(of, _)| of.ends_with(dtype)).map(|(_, error)| error.abs()).collect();
+            own.sort_by(f64::total_cmp);
+            let middle = own[own.len() / 2];
+            println!("  {dtype}: {} layers, median {middle:.3}, p90 {:.3}", own.len(), own[own.len() * 9 / 10]);
+            assert!(middle < 0.12, "{dtype}: median {middle:.3}");
+        }
         assert!(at(0.5) < 0.10 && at(0.9) < 0.25, "median {:.3}, p90 {:.3}: {errors:?}", at(0.5), at(0.9));
     }
 }

@@ -38,7 +38,7 @@ fn errors(chip: &str, profile: &str) -> (Vec<f64>, String) {
     let mut errors = Vec::new();
     for point in measured().into_iter().filter(|point| point.chip == chip) {
         let Work::GroupedMatmul { groups, rows, inputs, outputs, layout, .. } = point.work else { unreachable!() };
-        // A call in a loop takes as long as the device or the host, whichever is slower.
+        // A call in a loop takes as long as the device or the host, whichever is slower. The A100 is a PCIe board with the SXM's memory.
         let device = costs.work(&point.work).time.seconds();
         let us = 1e6 * device.max(host * groups as f64);
         errors.push((us / point.us).ln());

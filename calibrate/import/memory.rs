@@ -137,9 +137,12 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
     let mut family = |name: &str, share: f64, evidence: String| write_family(&mut text, name, share, &evidence);
     family("elementwise", 1.0, evidence(stream.basis, rows, 0.03, 0.1, "the stream itself"));
     // Norms were measured on GB200 and H200: another chip has the shares of the one nearer to it.
-    let (gpu, board) =
-        if chip.fabric == "b200_sxm" { ("NVIDIA GB200", "b200-sxm") } else { ("NVIDIA H200", "h200-sxm-141gb") };
-    let own = matches!(chip.system, "b200_sxm" | "h200_sxm");
+    let (gpu, board) = match (chip.fabric, chip.system) {
+        ("b200_sxm", "b200_sxm") => ("NVIDIA GB200", "b200-sxm"),
+        ("b200_sxm", _) => ("NVIDIA GB200", "gb200-nvl72"),
+        _ => ("NVIDIA H200", "h200-sxm-141gb"),
+    };
+    let own = matches!(chip.system, "b200_sxm" | "h200_sxm" | "gb200");
     let board = super::CHIPS.iter().find(|chip| chip.name == board).expect("a chip of the table");
     let measured = curve(tables, board)?;
     for (family_name, norm, backend, what) in [

@@ -89,7 +89,7 @@ fn work<'r>(row: &Row<'r>) -> Result<(Work, Option<Backend>), &'r str> {
             let (groups, m) = (number("groups")?, number("m")?);
             let (inputs, outputs, dtype) = (number("k")?, number("n")?, dtype()?);
             let layout = MatmulLayout::Forward;
-            let kernels = Grouping::OneKernel;
+            let kernels = Grouping::Batched;
             Ok((Work::GroupedMatmul { groups, rows: groups * m, inputs, outputs, dtype, layout, kernels }, None))
         }
         "attention" => {

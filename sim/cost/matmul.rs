@@ -224,7 +224,7 @@ impl Matmul {
         self.cost_with(1, (m, n, k), |seconds, _| seconds)
     }
 
-    /// Time of as many matmuls of one shape in one kernel, with `clock(seconds, utilisation)` applied to each candidate before it is
+    /// Time of as many matmuls of one shape as fill the chip together, with `clock(seconds, utilisation)` applied to each candidate before it is
     /// compared; `clock` must grow with both. What was measured near one matmul of all their rows corrects them.
     pub(super) fn cost_with(&self, groups: u64, (m, n, k): Shape, clock: impl Fn(f64, f64) -> f64) -> Cost {
         if groups == 0 || m == 0 || n == 0 || k == 0 {

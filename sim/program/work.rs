@@ -266,7 +266,7 @@ pub struct AttentionShape {
 /// How matmuls of groups are launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Grouping {
-    /// One of cuBLAS for each group, side by side on several streams (Transformer Engine's `general_grouped_gemm`).
+    /// One of cuBLAS for each group, on several streams (Transformer Engine's `general_grouped_gemm`).
     Streams,
     /// One kernel of equal groups (cuBLAS's batched matmuls, `aten.bmm`).
     Batched,

@@ -40,8 +40,8 @@ pub(super) fn refuses(job: &Split) -> Option<Refusal> {
             Refusal::new("multi-token-several-combined", "multi-token prediction by several modules with exchanges overlapped with another micro-batch, which Megatron-Core refuses").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN),
         ),
         (
-            combines && dense,
-            Refusal::new("multi-token-dense-combined", "multi-token prediction by a dense layer with exchanges overlapped with another micro-batch, which Megatron-Core refuses").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN),
+            combines && (dense || job.mesh.pp == 1),
+            Refusal::new("multi-token-dense-combined", "multi-token prediction by a dense layer, or without a pipeline, with exchanges overlapped with another micro-batch, which Megatron-Core refuses").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN),
         ),
         (
             combines && maxima,

@@ -11,16 +11,18 @@ use crate::model::graph::{Graph, Op};
 use crate::model::megatron::experts::RoutedOp;
 use crate::program::{DType, Dispatch, Grouping, MatmulLayout, MemoryKind, Work};
 
+/// Bytes of a number that is clamped; of its mask a number takes one.
+const CLAMPED: u64 = 2;
+
 impl Eager {
-    /// One call of the matmuls of all experts, which run side by side on their streams and fill the chip together; the host launches
-    /// each.
+    /// One call of the matmuls of all experts, on their streams; the host launches each.
     pub(super) fn grouped_matmul(&mut self, sizes: &Sizes, layout: MatmulLayout, dispatch: Dispatch) {
         let &Sizes { inputs, outputs, local, rows, .. } = sizes;
         let dtype = sizes.fp8.map_or(sizes.dtype, |_| DType::Fp8);
         let (groups, kernels) = (local, Grouping::Streams);
         let work = Work::GroupedMatmul { groups, rows, inputs, outputs, dtype, layout, kernels };
         self.launch("te.general_grouped_gemm", work, dispatch);
-        self.program.host(Dispatch::GroupedMatmul, local as u32);
+        self.program.host(Dispatch::GroupedMatmul, local.saturating_sub(1) as u32);
     }
 
     pub(super) fn grouped_linear(
@@ -171,13 +173,20 @@ impl Eager {
         self.accumulate(frame, op.inputs[1], of_weights.into());
     }
 
-    /// The gradient of what halves were clamped from: each half's where it was inside, and both side by side.
+    /// The gradient of what halves were clamped from: each half's where it was inside, and both side by side. The gate has an upper
+    /// bound, the other half two (`clamp_backward`, `tools/autograd/FunctionsManual.cpp`).
     fn clamped_gradient(&mut self, of_copy: Storage, bytes: u64) -> Storage {
-        // Gradient, input and mask of a half.
-        let halves = [0; 2].map(|_| self.pointwise_gradient("aten.clamp_backward", bytes / 2, bytes));
-        self.release(of_copy);
+        let half = bytes / 2;
+        let mask = half / CLAMPED;
+        let inside = self.pointwise_gradient("aten.le", mask, half);
+        let of_gate = self.pointwise_gradient("aten.where", half, half + mask);
+        self.release(inside);
+        let bounds = ["aten.ge", "aten.le"].map(|name| self.pointwise_gradient(name, mask, half));
+        let both = self.pointwise_gradient("aten.logical_and", mask, 2 * mask);
+        let of_linear = self.pointwise_gradient("aten.where", half, half + mask);
+        bounds.into_iter().chain([both, of_copy]).for_each(|storage| self.release(storage));
         let made = self.pointwise_gradient("aten.cat", bytes, bytes);
-        halves.into_iter().for_each(|half| self.release(half));
+        [of_gate, of_linear].into_iter().for_each(|storage| self.release(storage));
         made
     }
 }
