@@ -112,6 +112,23 @@ const B200: ChipSpec = ChipSpec {
     ..H100
 };
 
+const GB200: ChipSpec = ChipSpec {
+    name: "gb200-nvl72",
+    summary: "NVIDIA GB200 186 GB at 1200 W in an NVL72 rack, from published tables",
+    chip: "NVIDIA GB200",
+    matmul: "gb200",
+    system: "gb200",
+    peaks: [2500.0, 5000.0, 1250.0, 80.0],
+    bandwidth: 8000.0,
+    measured_bandwidth: 8000.0,
+    memory: "189471 MiB",
+    power: 1200.0,
+    host: [225.0, 225.0],
+    source: "gb200.yaml of aiconfigurator-core 0.12.0 (NVIDIA); tf32, fp32: NVIDIA GB200 NVL72's table; host: half of a Grace's \
+             NVLink-C2C; SMs, L2 and clock: assumed, as a B200's",
+    ..B200
+};
+
 /// Every chip, in the order they are built.
 pub const CHIPS: [ChipSpec; 10] = [
     ChipSpec {
@@ -214,37 +231,18 @@ pub const CHIPS: [ChipSpec; 10] = [
                  as a B200's",
         ..B200
     },
-    ChipSpec {
-        name: "gb200-nvl72",
-        summary: "NVIDIA GB200 186 GB at 1200 W in an NVL72 rack, from published tables",
-        chip: "NVIDIA GB200",
-        matmul: "gb200",
-        system: "gb200",
-        peaks: [2500.0, 5000.0, 1250.0, 80.0],
-        bandwidth: 8000.0,
-        measured_bandwidth: 8000.0,
-        memory: "189471 MiB",
-        power: 1200.0,
-        host: [225.0, 225.0],
-        source: "gb200.yaml of aiconfigurator-core 0.12.0 (NVIDIA); tf32, fp32: NVIDIA GB200 NVL72's table; host: half of a Grace's \
-                 NVLink-C2C; SMs, L2 and clock: assumed, as a B200's",
-        ..B200
-    },
+    GB200,
     ChipSpec {
         name: "gb300-nvl72",
         summary: "NVIDIA GB300 288 GB at 1400 W in an NVL72 rack, from published tables",
         chip: "NVIDIA GB300",
         matmul: "gb300",
         system: "gb300",
-        peaks: [2500.0, 5000.0, 1250.0, 80.0],
-        bandwidth: 8000.0,
-        measured_bandwidth: 8000.0,
         memory: "284208 MiB",
         power: 1400.0,
-        host: [225.0, 225.0],
         source: "gb300.yaml of aiconfigurator-core 0.12.0 (NVIDIA); tf32, fp32: NVIDIA GB300 NVL72's table; host: half of a Grace's \
                  NVLink-C2C; SMs, L2 and clock: assumed, as a B200's",
-        ..B200
+        ..GB200
     },
 ];
 
