@@ -26,6 +26,7 @@ pub(crate) mod nccl_tests;
 #[cfg(test)]
 mod steps;
 mod streams;
+mod strided;
 pub(crate) mod tables;
 mod tpu;
 pub mod trace;

@@ -11,6 +11,7 @@ mod accelerate;
 #[cfg(test)]
 mod against;
 mod axolotl;
+mod bridge;
 mod deepspeed;
 mod error;
 mod hf;

@@ -19,6 +19,7 @@ mod fsdp2_switches;
 mod hf_transformers;
 mod lora;
 mod mamba;
+mod megatron_019;
 mod megatron_case;
 mod megatron_experts;
 mod megatron_fsdp;

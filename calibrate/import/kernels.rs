@@ -20,7 +20,7 @@ const SOURCE: &str = "calibrate/import/kernels.csv: PyTorch 2.11 in training ste
 
 /// Why a kernel does not reach the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Held {
+pub(super) enum Held {
     /// It moves more than its operands: the same share of any stream. A row of the vocabulary in fp32 is larger than what a
     /// processor holds. So the log-softmax reads it three times and writes it once, 16 B for 8 that are counted. Its backward
     /// moves 16 B for 12 (`aten/src/ATen/native/cuda/SoftMax.cu`). That makes 0.50 and 0.75 of the stream; 0.49 and 0.69 were
@@ -31,6 +31,19 @@ enum Held {
     Latency,
     /// It computes exponentials: the same rate on each processor at the same clock.
     Arithmetic,
+}
+
+impl Held {
+    /// A share of one chip's stream on another chip.
+    pub(super) fn carried(self, share: f64, measured: &ChipSpec, chip: &ChipSpec) -> f64 {
+        let processors = f64::from(chip.processors) / f64::from(measured.processors);
+        let rate = match self {
+            Held::Traffic => chip.bandwidth / measured.bandwidth,
+            Held::Latency => processors,
+            Held::Arithmetic => processors * f64::from(chip.clock) / f64::from(measured.clock),
+        };
+        (share * rate * measured.bandwidth / chip.bandwidth).min(1.0)
+    }
 }
 
 /// The families, in the order of a profile.
@@ -49,7 +62,7 @@ const FAMILIES: [(&str, Held); 11] = [
 ];
 
 /// What a share on another chip adds to its 90th percentile: assumed.
-const CARRIED_OVER: f64 = 0.15;
+pub(super) const CARRIED_OVER: f64 = 0.15;
 
 fn chip_of_the_table() -> &'static ChipSpec {
     CHIPS.iter().find(|spec| spec.name == CHIP).expect("a chip of the table")
@@ -89,13 +102,7 @@ pub fn families(tables: &Tables, chip: &ChipSpec) -> Result<Vec<(&'static str, f
             found.push((name, share, evidence("measured", shares.len(), median, p90, SOURCE)));
             continue;
         }
-        let processors = f64::from(chip.processors) / f64::from(measured.processors);
-        let rate = match held {
-            Held::Traffic => chip.bandwidth / measured.bandwidth,
-            Held::Latency => processors,
-            Held::Arithmetic => processors * f64::from(chip.clock) / f64::from(measured.clock),
-        };
-        let carried = (share * rate * measured.bandwidth / chip.bandwidth).min(1.0);
+        let carried = held.carried(share, measured, chip);
         let source = format!("{SOURCE}, carried over");
         let e = evidence("extrapolated", shares.len(), median + CARRIED_OVER / 2.0, p90 + CARRIED_OVER, &source);
         found.push((name, carried, e));

@@ -191,7 +191,8 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
         }
         _ => family("copy", 0.94, evidence("extrapolated", 0, 0.05, 0.1, "BabelStream over stream on H100 and H200")),
     }
-    for (name, share, evidence) in super::kernels::families(tables, chip)? {
+    let strided = super::strided::family(tables, chip)?;
+    for (name, share, evidence) in super::kernels::families(tables, chip)?.into_iter().chain([strided]) {
         family(name, share, evidence);
     }
     for (name, share, p90, why) in [

@@ -35,7 +35,8 @@ fn stands_for(kind: MemoryKind) -> Option<&'static str> {
         | MemoryKind::Cast
         | MemoryKind::ChunkScan
         | MemoryKind::ChunkState
-        | MemoryKind::GatedNormBackward => return None,
+        | MemoryKind::GatedNormBackward
+        | MemoryKind::Strided => return None,
     })
 }
 

@@ -102,7 +102,8 @@ fn every_kind_of_memory_bound_kernel_is_measured_by_one_of_its_family() {
         | MemoryKind::Cast
         | MemoryKind::ChunkScan
         | MemoryKind::ChunkState
-        | MemoryKind::GatedNormBackward => None,
+        | MemoryKind::GatedNormBackward
+        | MemoryKind::Strided => None,
     };
     for &kind in MemoryKind::ALL {
         let Some(family) = family(kind) else { continue };

@@ -19,6 +19,7 @@ use crate::units::{Bandwidth, Bytes, Time};
 pub(super) struct Written {
     stream: WrittenStream,
     elementwise: Family,
+    strided: Option<Family>,
     norm: Family,
     norm_backward: Family,
     rms_norm: Option<Family>,
@@ -136,10 +137,12 @@ impl Memory {
         let (fused_optimizer, fused_optimizer_16bit) =
             (or(w.fused_optimizer, &w.foreach), or(w.fused_optimizer_16bit, &w.foreach));
         let (chunk_cat, cast) = (or(w.chunk_cat, &w.foreach), or(w.widening_cast, &w.elementwise));
+        let strided = or(w.strided, &w.elementwise);
         let (chunk_scan, chunk_state) = (or(w.chunk_scan, &w.norm), or(w.chunk_state, &w.norm));
         let gated_norm_backward = or(w.gated_norm_backward, &w.norm_backward);
         let family = |kind: MemoryKind| match kind {
             MemoryKind::Elementwise => &w.elementwise,
+            MemoryKind::Strided => &strided,
             MemoryKind::Norm => &w.norm,
             MemoryKind::NormBackward => &w.norm_backward,
             MemoryKind::RmsNorm => &rms_norm,

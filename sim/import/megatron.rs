@@ -4,6 +4,7 @@
 //! leaves out, windtunnel takes from the same release and lists by itself.
 
 pub mod arguments;
+mod graphs;
 mod mixture;
 mod model;
 mod own;
@@ -229,13 +230,7 @@ fn kernels(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErro
         out.put_found("megatron.cross_entropy_loss_fusion", fused);
         out.put_found("megatron.cross_entropy_fusion_impl", whose);
     }
-    let graphs = settings.word("cuda_graph_impl")?.filter(|found| found.stated && found.value != "none");
-    let scope = settings.words("cuda_graph_scope")?.filter(|found| !found.value.is_empty());
-    if graphs.is_some() {
-        out.put_found("megatron.cuda_graph_impl", graphs);
-        out.put_found("megatron.cuda_graph_scope", scope.map(|found| found.with(strings(&found.value))));
-    }
-    Ok(())
+    graphs::graphs(out, settings)
 }
 
 /// Words as a list of TOML.
@@ -330,7 +325,14 @@ fn optimizer(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
     if settings.is_set("overlap_param_gather")? {
         out.put_found("megatron.align_param_gather", aligns);
     }
-    out.put_found("megatron.bucket_size", settings.count("ddp_bucket_size")?);
+    // What is reduced at the end is one bucket, whatever is said (`distributed_data_parallel.py:71`).
+    let bucket = settings.count("ddp_bucket_size")?;
+    match settings.is_set("overlap_grad_reduce")? {
+        true => out.put_found("megatron.bucket_size", bucket),
+        false => bucket.into_iter().for_each(|found| {
+            out.note(format!("{} has no effect: without overlap_grad_reduce gradients are one bucket.", found.why));
+        }),
+    }
     let sharded = settings.flag("use_megatron_fsdp")?.filter(|found| found.value);
     let strategy = settings.word("data_parallel_sharding_strategy")?.filter(|found| found.stated);
     let unit = settings.count("suggested_communication_unit_size")?;

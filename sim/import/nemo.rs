@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::bridge;
 use super::error::ImportError;
 use super::imported::Imported;
 use super::importer::{Importer, Request};
@@ -17,6 +18,7 @@ use super::megatron;
 use super::settings::Raw;
 use super::syntax::{json, overrides, yaml};
 use super::table::{Table, matches};
+use super::why::Why;
 use crate::tables;
 
 /// Reads NeMo's configurations.
@@ -55,6 +57,9 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
 });
 
 fn sniff(text: &str) -> bool {
+    if bridge::is(text) {
+        return true;
+    }
     let has = |name: &str| {
         let starts = |line: &str| line.trim_start().trim_start_matches('"').starts_with(name);
         text.lines().any(|line| starts(line) && line.contains(':'))
@@ -73,9 +78,32 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
         false => yaml::read(request.file, request.text)?,
     };
     raw.extend(overrides::read(request.overrides));
+    let mut notes = vec![];
+    if bridge::is(request.text) {
+        if let Some((what, found)) = bridge::other(&raw) {
+            let line = found.line.map_or(String::new(), |line| format!(":{line}"));
+            return Err(ImportError::Unsupported {
+                place: format!("{}{line}: {} = {}", request.file, found.key, found.value),
+                what: what.to_owned(),
+                remedy: "import a provider of GPT, latent attention or hybrids".to_owned(),
+            });
+        }
+        (raw, notes) = bridge::started(raw);
+    }
     let whole: BTreeMap<String, Value> = raw.iter().map(|raw| (raw.key.clone(), raw.value.clone())).collect();
     let arguments = raw.into_iter().flat_map(|raw| arguments(raw, &whole)).collect();
-    megatron::understood(request, &TABLE, IMPORTER.name, arguments, vec![])
+    let mut out = megatron::understood(request, &TABLE, IMPORTER.name, arguments, vec![])?;
+    notes.into_iter().for_each(|note| out.note(note));
+    let keeps = out.get("megatron.mtp_num_layers").is_some()
+        || out.get("megatron.cross_entropy_fusion_impl").is_some_and(|kernels| kernels.as_str() == Some("te"));
+    if keeps && bridge::is(request.text) && request.text.contains("cuda_graph_modules") {
+        out.put(
+            "megatron.core_version",
+            "0.19.2",
+            Why::code("cuda_graph_modules, a field of newer releases than 0.16"),
+        );
+    }
+    Ok(out)
 }
 
 /// A value that is another key's, `${model.encoder_seq_length}`.

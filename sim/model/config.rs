@@ -34,6 +34,8 @@ pub struct ModelConfig {
     pub mtp_layers: u64,
     /// The embedding is multiplied by √D (Gemma).
     pub scaled_embedding: bool,
+    /// Cosines and sines of the rotary embedding are multiplied by a factor (YaRN's attention factor: GPT-OSS).
+    pub rope_scaled: bool,
     /// Dropout in training.
     pub dropout: Dropout,
     /// `model_type` of the config it was read from; empty if from none.

@@ -65,6 +65,8 @@ pub enum CrossEntropy {
     Compiled,
     /// Transformer Engine's, which leave the gradient in the logits' place (`--cross-entropy-fusion-impl te`).
     Engine,
+    /// The same of Transformer Engine 2.20, which copy the logits first and leave the gradient in the copy's place.
+    EngineCopy,
 }
 
 /// How a linear of Transformer Engine's multiplies in fp8.

@@ -13,7 +13,7 @@ mod optimizer;
 mod pipeline;
 mod split;
 
-pub use block::{Block, Core, Implementation, Recompute, RecomputeModules};
+pub use block::{Block, Core, Implementation, Recompute, RecomputeModules, Release};
 pub use context::{CpCommType, Parts, Sharing};
 pub use fsdp::{Fsdp, Strategy};
 pub use graphs::{CudaGraphs, Scope};

@@ -159,6 +159,10 @@ pub enum MatmulLayout {
 pub enum MemoryKind {
     /// Pointwise.
     Elementwise,
+    /// Pointwise over operands whose dimensions do not merge into one, such as halves of rows or a row against a column: PyTorch
+    /// computes an address for each element (`elementwise_kernel` with an `OffsetCalculator`, `aten/src/ATen/native/cuda/CUDALoops.cuh`).
+    /// Elements take the time, not bytes. So two bytes read and two written are counted for each, whatever it reads.
+    Strided,
     /// A reduction of rows, and what is made of it: a norm as a compiler writes it, maxima.
     Norm,
     /// A norm's backward as a compiler writes it.

@@ -48,7 +48,7 @@ mod vocabulary;
 pub use crate::plan::megatron::{
     Block, Core, CpCommType, CrossEntropy, CudaGraphs, Engine, ExpertCapacity, Fp8Recipe, Fsdp, Gradients,
     Implementation, Loader, Matmuls, MegatronPlan, Mesh, Mixture, Optimizer, Overlap, Parts, Pipeline, Recompute,
-    RecomputeModules, Scatter, Scope, Sharing, Split, Strategy, TokenDispatcher,
+    RecomputeModules, Release, Scatter, Scope, Sharing, Split, Strategy, TokenDispatcher,
 };
 pub use chunk::{Around, Chunk, ChunkFrame, ChunkParam, LossReport};
 pub use ends::Ends;

@@ -31,7 +31,7 @@ use crate::runtime;
 use crate::runtime::eager::LayerNorm;
 use crate::runtime::megatron::{
     Block, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Matmuls, MegatronPlan, Mesh, Optimizer,
-    Split,
+    Release, Split,
 };
 
 /// Megatron-Core.
@@ -219,6 +219,7 @@ fn block(
         fused_dropout: reader.flag(&written::Megatron::bias_dropout_fusion, table.bias_dropout_fusion),
         fused_rope,
         cross_entropy: cross_entropy(reader, table)?,
+        release: release(reader, table, model),
         recompute,
         recompute_modules,
     })
@@ -253,6 +254,17 @@ fn layer_norm(
     }
 }
 
+/// Whose program runs; only logits differ.
+fn release(reader: &mut Reader<'_>, table: &written::Megatron, model: &ModelConfig) -> Release {
+    let te = table.cross_entropy_fusion_impl.as_ref().is_some_and(|at| *at.get_ref() == written::FusedLoss::Te);
+    match table.core_version {
+        Some(written::CoreVersion::V0_19) => Release::V0_19,
+        Some(written::CoreVersion::V0_16) => Release::V0_16,
+        None if te || model.mtp_layers > 0 => reader.assume("megatron.core_version", Release::V0_16, "0.16.1"),
+        None => Release::V0_16,
+    }
+}
+
 fn cross_entropy(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<CrossEntropy, ScenarioError> {
     let fused = reader.flag(&written::Megatron::cross_entropy_loss_fusion, table.cross_entropy_loss_fusion);
     match (&table.cross_entropy_fusion_impl, fused) {
@@ -261,7 +273,10 @@ fn cross_entropy(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<C
             Err(reader.plan(at, problem, "write megatron.cross_entropy_loss_fusion = true, or remove the key"))
         }
         (None, false) => Ok(CrossEntropy::Composed),
-        (Some(at), true) if *at.get_ref() == written::FusedLoss::Te => Ok(CrossEntropy::Engine),
+        (Some(at), true) if *at.get_ref() == written::FusedLoss::Te => Ok(match table.core_version {
+            Some(written::CoreVersion::V0_19) => CrossEntropy::EngineCopy,
+            _ => CrossEntropy::Engine,
+        }),
         (Some(_), true) => Ok(CrossEntropy::Compiled),
         (None, true) => Ok(reader.assume("megatron.cross_entropy_fusion_impl", CrossEntropy::Compiled, "native")),
     }

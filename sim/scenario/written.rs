@@ -14,8 +14,8 @@ pub use super::keys::internevo::InternEvo;
 pub use super::keys::loss::{KeepLogits, Loss, LossKind, Until};
 pub use super::keys::measured::Measured;
 pub use super::keys::megatron::{
-    FlexBackend, Fp8, FusedLoss, Graphs, Implementation as Modules, LayerNorm, Megatron, Module, Pipeline, Recompute,
-    Scope, Scores, Strategy, TensorScatter, Waited,
+    CoreVersion, FlexBackend, Fp8, FusedLoss, Graphs, Implementation as Modules, LayerNorm, Megatron, Module, Pipeline,
+    Recompute, Scope, Scores, Strategy, TensorScatter, Waited,
 };
 pub use super::keys::memory::{Initialisation, Memory};
 pub use super::keys::mesh::{Mesh, TensorParallel};

@@ -212,6 +212,7 @@ pub fn model(dims: &Dims) -> ModelConfig {
         logit_softcap: dims.logit_softcap > 0.0,
         mtp_layers: 0,
         scaled_embedding: dims.scaled_embedding,
+        rope_scaled: false,
         dropout: Dropout::default(),
         model_type: "",
         notes: vec![],

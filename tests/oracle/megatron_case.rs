@@ -49,6 +49,7 @@ fn model(c: &Value) -> ModelConfig {
         logit_softcap: false,
         mtp_layers: 0,
         scaled_embedding: false,
+        rope_scaled: false,
         dropout: Dropout::default(),
         model_type: "",
         source: "tests/oracles/megatron_core.py".to_owned(),
@@ -116,6 +117,7 @@ pub fn job(c: &Value) -> MegatronPlan {
                     fused if fused.as_bool().unwrap_or(false) => CrossEntropy::Compiled,
                     _ => CrossEntropy::Composed,
                 },
+                release: Default::default(),
                 recompute_modules: RecomputeModules::default(),
                 recompute: match c["recompute"].as_str() {
                     Some("uniform") => Recompute::Uniform { layers },

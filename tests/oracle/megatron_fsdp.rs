@@ -11,7 +11,7 @@ use windtunnel::runtime::megatron::{Fsdp, Implementation, MegatronPlan, Strategy
 use windtunnel::units::Bytes;
 
 /// The job of a case.
-fn job(c: &Value) -> MegatronPlan {
+pub fn job(c: &Value) -> MegatronPlan {
     let mut job = megatron_case::job(c);
     let strategy = match c["strategy"].as_str().unwrap() {
         "no_shard" => Strategy::Whole,

@@ -16,7 +16,7 @@ use windtunnel::units::Bytes;
 /// What Megatron-Core cannot do, and what is not simulated.
 const LEFT_OUT: [&str; 2] = ["te-llama-selective", "local-layer"];
 
-fn job(c: &Value) -> MegatronPlan {
+pub fn job(c: &Value) -> MegatronPlan {
     let has = |scope: &str| c["scope"].as_array().unwrap().iter().any(|one| one == scope);
     let mut job = megatron_experts::job(c);
     job.split.sequence_parallel = job.split.mesh.tp > 1 && c["sp"] == true;

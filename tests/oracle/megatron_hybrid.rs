@@ -13,7 +13,7 @@ use windtunnel::program::Program;
 use windtunnel::runtime::megatron::{Core, MegatronPlan, compile};
 use windtunnel::units::Bytes;
 
-fn job(c: &Value) -> MegatronPlan {
+pub fn job(c: &Value) -> MegatronPlan {
     let number = |key: &str| c[key].as_u64().unwrap();
     let mut job = megatron_experts::job(c);
     let plain = job.split.model.layers.at(0).clone();

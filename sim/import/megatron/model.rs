@@ -39,13 +39,19 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
     let vocabulary = vocabulary(settings)?;
     let experts = settings.count("num_experts")?.filter(|found| found.value > 1);
     let latent = settings.is_set("multi_latent_attention")?;
-    let make = make(settings)?;
+    if let Some(found) = settings.word("experimental_attention_variant")? {
+        let what = format!("another attention than softmax over keys, {},", found.value);
+        return Err(settings.unsupported("experimental_attention_variant", what, "import a model without it"));
+    }
+    let mut make = make(settings)?;
+    make.own |= !latent && own::windowed(settings)?;
     let tied = settings.flag("untie_embeddings_and_output_weights")?;
     out.put_found(
         "megatron.make_vocab_size_divisible_by",
         settings.count("make_vocab_size_divisible_by")?.filter(|f| f.stated),
     );
-    out.put_found("megatron.mtp_num_layers", settings.count("mtp_num_layers")?);
+    let ahead = settings.integer("mtp_num_layers")?.filter(|found| found.value != 0);
+    out.put_found("megatron.mtp_num_layers", ahead);
     let ffn = match ffn {
         Some(found) => found,
         None => feed_forward(settings, &width)?,

@@ -7,7 +7,7 @@ use super::sizes::{Sizes, put, put_found};
 use crate::import::error::ImportError;
 use crate::import::imported::Imported;
 use crate::import::settings::Settings;
-use crate::import::why::Why;
+use crate::import::why::{Found, Why};
 
 /// Writes the model, whose words are the caller's.
 pub fn model(out: &mut Imported, settings: &Settings<'_>, sizes: Sizes) -> Result<(), ImportError> {
@@ -25,11 +25,20 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>, sizes: Sizes) -> Resul
     put_found(out, "untie_embeddings_and_output_weights", settings.flag("untie_embeddings_and_output_weights")?);
     put_found(out, "normalization", settings.word("normalization")?.filter(|found| found.stated));
     positions(out, settings)?;
+    if let Some(found) = window(settings)? {
+        let list = found.value.iter().map(|keys| Value::Integer(*keys)).collect();
+        put(out, "window_size", Value::Array(list), found.why);
+    }
+    put_found(out, "window_attn_skip_freq", settings.count("window_attn_skip_freq")?);
+    put_found(out, "softmax_type", settings.word("softmax_type")?.filter(|found| found.value != "vanilla"));
+    put_found(out, "activation_func_clamp_value", settings.number("activation_func_clamp_value")?);
     for key in ["hybrid_layer_pattern", "hybrid_override_pattern"] {
         put_found(out, key, settings.word(key)?);
     }
+    // Every model's settings have these, with or without such layers.
+    let hybrid = settings.word("hybrid_layer_pattern")?.or(settings.word("hybrid_override_pattern")?).is_some();
     for key in ["mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim"] {
-        put_found(out, key, settings.count(key)?.filter(|found| found.stated));
+        put_found(out, key, settings.count(key)?.filter(|found| found.stated && hybrid));
     }
     let Some(experts) = sizes.experts else { return Ok(()) };
     put(out, "num_experts", experts.value, experts.why);
@@ -64,6 +73,30 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>, sizes: Sizes) -> Resul
         put(out, "moe_layer_freq", value.ok_or_else(wrong)?, found.why);
     }
     Ok(())
+}
+
+/// Whether attention sees a window, or adds a sink to each row, or activations are clamped: no shipped make does.
+pub fn windowed(settings: &Settings<'_>) -> Result<bool, ImportError> {
+    let sinks = settings.word("softmax_type")?.is_some_and(|found| found.value != "vanilla");
+    Ok(sinks || window(settings)?.is_some() || settings.number("activation_func_clamp_value")?.is_some())
+}
+
+/// Keys before a query that it sees, and behind it.
+fn window(settings: &Settings<'_>) -> Result<Option<Found<Vec<i64>>>, ImportError> {
+    let key = "window_size";
+    let Some(found) = settings.value(key) else { return Ok(None) };
+    let wrong = || settings.wrong(key, "two whole numbers, such as 127 and 0, or -1 for all", "[127, 0]");
+    let read = match &found.value {
+        serde_json::Value::Array(list) => list.iter().map(serde_json::Value::as_i64).collect::<Option<Vec<_>>>(),
+        serde_json::Value::String(text) => {
+            let text = text.trim_matches(['(', ')', '[', ']']);
+            text.split([',', ' ']).filter(|part| !part.is_empty()).map(|part| part.parse().ok()).collect()
+        }
+        serde_json::Value::Number(number) => number.as_i64().map(|keys| vec![keys, 0]),
+        _ => None,
+    };
+    let pair = read.filter(|pair| pair.len() == 2).ok_or_else(wrong)?;
+    Ok((pair[0] >= 0).then(|| found.with(pair)))
 }
 
 /// Writes how positions enter.

@@ -70,7 +70,7 @@ pub fn pipeline(out: &mut Imported, settings: &Settings<'_>) -> Result<(), Impor
     let loss = settings.flag("account_for_loss_in_pipeline_split")?.filter(|found| found.value);
     let overlap = settings.flag("overlap_p2p_comm")?.filter(|found| found.stated);
     let _ = settings.flag("scatter_gather_tensors_in_pipeline")?;
-    let laid_out = settings.word("pipeline_model_parallel_layout")?;
+    let laid_out = laid_out(settings)?;
     let pp = out.degree("mesh.pp");
     if pp < 2 {
         return Ok(());
@@ -150,6 +150,27 @@ pub fn pipeline(out: &mut Imported, settings: &Settings<'_>) -> Result<(), Impor
     let why = why.into_iter().chain(parts).reduce(|a, b| a.and(&b)).unwrap_or(Why::code("the layers of each stage"));
     out.put("pipeline.layers", Value::Array(list.into_iter().map(Value::Integer).collect()), why);
     Ok(())
+}
+
+/// `pipeline_model_parallel_layout` as a word; lists of a stage's parts are written as letters.
+fn laid_out(settings: &Settings<'_>) -> Result<Option<Found<String>>, ImportError> {
+    let key = "pipeline_model_parallel_layout";
+    let Some(found) = settings.value(key) else { return Ok(None) };
+    let Some(stages) = found.value.as_array() else { return settings.word(key) };
+    let letter = |part: &serde_json::Value| match part.as_str()? {
+        "embedding" => Some('E'),
+        "decoder" => Some('t'),
+        "mtp" => Some('m'),
+        "loss" => Some('L'),
+        _ => None,
+    };
+    let letters = |stage: &serde_json::Value| stage.as_array()?.iter().map(letter).collect::<Option<String>>();
+    let expected = "lists of embedding, decoder, mtp and loss, one for each stage";
+    let all = stages.iter().map(letters).collect::<Option<Vec<String>>>();
+    let all = all.ok_or_else(|| {
+        settings.wrong(key, expected, "such as [[\"embedding\", \"decoder\"], [\"decoder\", \"loss\"]]")
+    })?;
+    Ok(Some(found.with(all.join("|"))))
 }
 
 /// Writes the stages of `pipeline_model_parallel_layout`.

@@ -73,6 +73,8 @@ pub(super) struct Decoder {
     pub logit_softcap: bool,
     pub mtp_layers: u64,
     pub scaled_embedding: bool,
+    /// Cosines and sines are multiplied by a factor ([`rope_scaled`]).
+    pub rope_scaled: bool,
     pub notes: Vec<String>,
 }
 
@@ -98,6 +100,7 @@ impl Decoder {
             logit_softcap: self.logit_softcap,
             mtp_layers: self.mtp_layers,
             scaled_embedding: self.scaled_embedding,
+            rope_scaled: self.rope_scaled,
             dropout: Dropout::default(),
             model_type: "",
             source: String::new(),
@@ -194,6 +197,7 @@ pub(super) fn bare((layers, width, vocab): (u64, u64, u64), (heads, head_dim): (
         logit_softcap: false,
         mtp_layers: 0,
         scaled_embedding: false,
+        rope_scaled: false,
         notes: Vec::new(),
     }
 }
@@ -212,6 +216,7 @@ pub(super) fn llama_like(
     Ok(Decoder {
         kv_heads: keys.size_or("num_key_value_heads", HEADS, kv_heads.unwrap_or(model.heads), model.heads)?,
         position: rope(keys, model.head_dim, "partial_rotary_factor", 1.0)?,
+        rope_scaled: rope_scaled(keys)?.unwrap_or(false),
         tied_head: keys.flag("tie_word_embeddings", tied)?,
         ..model
     })
@@ -244,6 +249,27 @@ pub(super) fn rope(keys: &Keys<'_>, head_dim: u64, key: &str, class_default: f64
         return Err(keys.wrong(key, &Value::from(share), expected));
     }
     Ok(Position::Rope { dims })
+}
+
+/// Whether cosines and sines are multiplied by a factor: YaRN's attention factor, where it is not 1 (arXiv 2309.00071;
+/// transformers, `modeling_rope_utils.py`, `_compute_yarn_parameters`). None where the file says nothing of scaling.
+pub(super) fn rope_scaled(keys: &Keys<'_>) -> Result<Option<bool>, ModelError> {
+    for name in ["rope_parameters", "rope_scaling"] {
+        let Some(section) = keys.section(name)? else { continue };
+        let Some(kind) = section.word("rope_type")?.map_or_else(|| section.word("type"), |kind| Ok(Some(kind)))? else {
+            continue;
+        };
+        if kind != "yarn" {
+            return Ok(Some(false));
+        }
+        if let Some(factor) = section.number("attention_factor")? {
+            return Ok(Some(factor != 1.0));
+        }
+        let stretched = section.number("factor")?.is_some_and(|factor| factor > 1.0);
+        let (one, all) = (section.number("mscale")?, section.number("mscale_all_dim")?);
+        return Ok(Some(stretched && (one.is_none() || all.is_none() || one != all)));
+    }
+    Ok(None)
 }
 
 /// The activation named by `key`.

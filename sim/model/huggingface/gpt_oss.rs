@@ -2,7 +2,7 @@
 //! (`GptOssConfig`; arXiv 2508.10925).
 
 use super::ModelError;
-use super::decoder::{Decoder, activation, llama_like};
+use super::decoder::{Decoder, activation, llama_like, rope_scaled};
 use super::experts::routed;
 use super::keys::Keys;
 use super::limits::LENGTH;
@@ -22,6 +22,7 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
         gating: Gating::Gated(activation(keys, "hidden_act", Activation::Silu)?), // GptOssConfig
         qkv_bias: attention_bias,
         output_bias: attention_bias,
+        rope_scaled: rope_scaled(keys)?.unwrap_or(true), // GptOssConfig: YaRN by 32
         sinks: true,
         sliding_window,
         global_every,

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::ModelError;
 use super::decoder::{Decoder, Names, rope, sized};
 use super::keys::Keys;
-use super::limits::{FFN, HEAD_DIM, HEADS, LENGTH, WIDTH};
+use super::limits::{FFN, HEAD_DIM, HEADS, LAYERS, LENGTH, WIDTH};
 use crate::model::latent::LatentAttention;
 use crate::model::{Activation, Gating, Norm, Position, QkNorm};
 
@@ -44,18 +44,23 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
         return Err(keys.unsupported("qk_layernorm", &Value::Bool(false), why, "write qk_layernorm = true"));
     }
     let (experts, sparse) = routed::read(keys, (model.layers, ffn))?;
+    let clamped = keys.number("activation_func_clamp_value")?.is_some();
     let decoder = Decoder {
         // Latent attention gives every head keys and values of its own.
         kv_heads: if latent.is_some() { model.heads } else { groups },
         norm,
         gating,
         position: position(keys, model.head_dim, latent)?,
+        rope_scaled: keys.word("position_embedding_type")? == Some("yarn"),
         qkv_bias: keys.flag("add_qkv_bias", false)? || bias,
         output_bias: bias,
         ffn_bias: bias,
         qk_norm: (norms && latent.is_none()).then_some(QkNorm::PerHead),
         tied_head: !keys.flag("untie_embeddings_and_output_weights", false)?,
-        experts: experts.map(|experts| crate::model::experts::Experts { bias, ..experts }),
+        experts: experts.map(|experts| crate::model::experts::Experts { bias, clamped, ..experts }),
+        sinks: keys.word("softmax_type")?.is_some_and(|kind| kind == "learnable"),
+        sliding_window: window(keys)?,
+        global_every: keys.size_or("window_attn_skip_freq", LAYERS, 0, 0)?,
         dense_first: sparse.first,
         every: sparse.every,
         latent,
@@ -64,6 +69,18 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
     match letters {
         Some(letters) => hybrid::layers(keys, &letters, decoder),
         None => Ok(decoder),
+    }
+}
+
+/// Keys that a query sees: so many before it, and itself (`window_size`, left and right).
+fn window(keys: &Keys<'_>) -> Result<Option<u64>, ModelError> {
+    match keys.numbers("window_size")?.as_deref() {
+        None => Ok(None),
+        Some(&[before, 0]) => Ok(before.checked_add(1)),
+        Some(other) => {
+            let expected = "[N, 0]: N keys before the query, and none behind it";
+            Err(keys.wrong("window_size", &Value::from(other), expected))
+        }
     }
 }
 

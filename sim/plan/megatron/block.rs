@@ -12,6 +12,17 @@ pub enum Implementation {
     TransformerEngine,
 }
 
+/// Whose program runs: a release of Megatron-Core, with the Transformer Engine of its time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
+pub enum Release {
+    /// 0.16.1, with 2.9.
+    #[default]
+    V0_16,
+    /// 0.19.2, with 2.20.2: losses of tokens further ahead are a function of their own, whose logits are gone when it returns
+    /// (`process_mtp_loss`, `core/transformer/multi_token_prediction.py`).
+    V0_19,
+}
+
 /// How scores become a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Core {
@@ -82,6 +93,8 @@ pub struct Block {
     pub fused_rope: bool,
     /// Whose kernels the loss over the vocabulary is made of (`--cross-entropy-loss-fusion`, `--cross-entropy-fusion-impl`).
     pub cross_entropy: CrossEntropy,
+    /// Whose program runs.
+    pub release: Release,
     /// What is run again in backward.
     pub recompute: Recompute,
     /// Which parts of it are, besides.
@@ -101,6 +114,7 @@ impl Block {
             fused_dropout: false,
             fused_rope: true,
             cross_entropy,
+            release: Release::default(),
             recompute,
             recompute_modules: RecomputeModules::default(),
         }

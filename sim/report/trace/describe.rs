@@ -74,6 +74,7 @@ pub(super) fn work(work: &Work) -> String {
 fn family(kind: MemoryKind) -> &'static str {
     match kind {
         MemoryKind::Elementwise => "elementwise",
+        MemoryKind::Strided => "elementwise, strided",
         MemoryKind::Norm => "norm",
         MemoryKind::NormBackward => "norm backward",
         MemoryKind::RmsNorm => "RMSNorm",

@@ -66,6 +66,13 @@ impl Eager {
         storage
     }
 
+    /// The same of operands whose dimensions do not merge.
+    pub(super) fn strided_gradient(&mut self, name: &'static str, bytes: u64, elements: u64) -> Storage {
+        let storage = self.temporary(bytes, name);
+        self.strided(name, elements, self.settings.backward);
+        storage
+    }
+
     /// Sum over the rows of a matrix. Thread blocks that share a column leave partial sums in a buffer, with a
     /// semaphore each (`aten/src/ATen/native/cuda/Reduce.cuh`: 512 threads over up to 4 columns a thread).
     pub(super) fn sum_rows(&mut self, rows: u64, columns: u64, dtype: DType) -> Storage {

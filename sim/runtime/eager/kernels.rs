@@ -18,6 +18,11 @@ impl Eager {
         self.program.launch(self.stream, name, work, dispatch);
     }
 
+    /// A pointwise kernel over `elements` whose operands' dimensions do not merge into one ([`MemoryKind::Strided`]).
+    pub(in crate::runtime) fn strided(&mut self, name: &'static str, elements: u64, dispatch: Dispatch) {
+        self.pointwise(name, MemoryKind::Strided, 2 * elements, 2 * elements, dispatch);
+    }
+
     /// A matmul with its workspace.
     pub(in crate::runtime) fn matmul(
         &mut self,

@@ -74,6 +74,9 @@ impl Eager {
             MegatronOp::VocabularyLoss { kernels: CrossEntropy::Engine } => {
                 self.engine_vocabulary_loss(graph, op, frame, results);
             }
+            MegatronOp::VocabularyLoss { kernels: CrossEntropy::EngineCopy } => {
+                self.copying_vocabulary_loss(graph, op, frame, results);
+            }
             MegatronOp::VocabularyLoss { .. } => self.vocabulary_loss(graph, op, frame, results),
             MegatronOp::MaskedMean => self.masked_mean(graph, op, frame, results),
             MegatronOp::Mamba(kind) => self.megatron_mamba(graph, op, kind, frame, results),
@@ -113,6 +116,9 @@ impl Eager {
             MegatronOp::FlashCore { recompute, .. } => self.flash_core_backward(node, recompute, frame, gradient),
             MegatronOp::VocabularyLoss { kernels: CrossEntropy::Engine } => {
                 self.engine_vocabulary_loss_backward(node, frame, gradient);
+            }
+            MegatronOp::VocabularyLoss { kernels: CrossEntropy::EngineCopy } => {
+                self.copying_vocabulary_loss_backward(node, frame, gradient);
             }
             MegatronOp::VocabularyLoss { kernels: CrossEntropy::Compiled } => {
                 self.fused_vocabulary_loss_backward(node, frame, gradient);

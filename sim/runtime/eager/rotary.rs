@@ -26,6 +26,12 @@ struct Sizes {
     table: u64,
 }
 
+impl Sizes {
+    fn elements(self) -> u64 {
+        self.wide / 4
+    }
+}
+
 fn sizes(graph: &Graph, op: &Op) -> Sizes {
     let (value, dims) = (&graph.values[op.inputs[0]], graph.dims);
     Sizes { narrow: value.bytes(), wide: value.elements * 4, table: dims.tokens() * dims.r * 4 }
@@ -61,11 +67,13 @@ impl Eager {
         let point = MemoryKind::Elementwise;
         if rope == Rope::RotateHalf {
             let (full, half) = (s.narrow, s.narrow / 2);
-            let cosine = make(self, "aten.mul", point, full, full);
-            let negative = make(self, "aten.neg", point, half, half);
+            // One row of cosines serves all heads, and halves of rows are turned.
+            let elements = s.elements();
+            let cosine = self.made_strided("aten.mul", full, elements, dispatch);
+            let negative = self.made_strided("aten.neg", half, elements / 2, dispatch);
             let turned = make(self, "aten.cat", MemoryKind::Copy, full, full);
             self.release(negative);
-            let sine = make(self, "aten.mul", point, full, full);
+            let sine = self.made_strided("aten.mul", full, elements, dispatch);
             self.release(turned);
             let output = make(self, "aten.add", point, full, 2 * full);
             self.release(sine);
@@ -77,8 +85,9 @@ impl Eager {
         let pairs = make(self, "aten._to_copy", point, s.wide, s.narrow);
         let table = make(self, "aten.index", MemoryKind::Gather, s.table, s.table);
         let parts = ["aten.sub", "aten.add"].map(|name| {
-            let first = make(self, "aten.mul", point, half, half + s.table / 2);
-            let second = make(self, "aten.mul", point, half, half + s.table / 2);
+            // One of each pair, times a column of the table.
+            let first = self.made_strided("aten.mul", half, s.elements() / 2, dispatch);
+            let second = self.made_strided("aten.mul", half, s.elements() / 2, dispatch);
             let part = make(self, name, point, half, 2 * half);
             self.release(second);
             self.release(first);
@@ -106,15 +115,16 @@ impl Eager {
         let input = op.inputs[0];
         if rope == Rope::RotateHalf {
             let (full, half) = (s.narrow, s.narrow / 2);
-            let of_turned = self.pointwise_gradient("aten.mul", full, full);
-            let negative = self.pointwise_gradient("aten.neg", half, half);
-            let second = self.padded("aten.slice_backward", full, half);
+            let elements = s.elements();
+            let of_turned = self.strided_gradient("aten.mul", full, elements);
+            let negative = self.strided_gradient("aten.neg", half, elements / 2);
+            let second = self.padded("aten.slice_backward", full, elements / 2);
             self.release(negative);
-            let first = self.padded("aten.slice_backward", full, half);
+            let first = self.padded("aten.slice_backward", full, elements / 2);
             self.release(of_turned);
             self.accumulate(frame, input, second.into());
             self.accumulate(frame, input, first.into());
-            let of_cosine = self.pointwise_gradient("aten.mul", full, full);
+            let of_cosine = self.strided_gradient("aten.mul", full, elements);
             self.let_go(frame, index, gradient);
             self.accumulate(frame, input, of_cosine.into());
             return;
@@ -129,7 +139,7 @@ impl Eager {
             if at == 2 {
                 negative = Some(self.pointwise_gradient("aten.neg", half, half));
             }
-            let product = self.pointwise_gradient("aten.mul", half, half + s.table / 2);
+            let product = self.strided_gradient("aten.mul", half, s.elements() / 2);
             if let Some(negative) = negative.take() {
                 self.release(negative);
             }
@@ -140,7 +150,7 @@ impl Eager {
                 self.release(wide);
                 self.let_go_of_table(frame, index);
             }
-            let part = self.padded("aten.select_backward", s.wide, half);
+            let part = self.padded("aten.select_backward", s.wide, half / 4);
             self.release(product);
             match total {
                 None => total = Some(part),
@@ -156,12 +166,12 @@ impl Eager {
         self.accumulate(frame, input, result.into());
     }
 
-    /// Zeros with a part of them copied over.
+    /// Zeros of `whole` bytes, with `part` of their elements copied over.
     pub(super) fn padded(&mut self, name: &'static str, whole: u64, part: u64) -> Storage {
         let storage = self.temporary(whole, name);
         let dispatch = self.settings.backward;
         self.pointwise("aten.zero_", MemoryKind::Copy, 0, whole, dispatch);
-        self.pointwise("aten.copy_", MemoryKind::Copy, part, part, dispatch);
+        self.strided("aten.copy_", part, dispatch);
         storage
     }
 

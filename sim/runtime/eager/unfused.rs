@@ -91,7 +91,7 @@ impl Eager {
 
     /// Zeros of the whole with the part's gradient copied in.
     pub(super) fn slice_backward(&mut self, graph: &Graph, op: &Op, frame: &mut Frame, gradient: Storage) {
-        let (whole, part) = (graph.values[op.inputs[0]].bytes(), graph.values[op.outputs[0]].bytes());
+        let (whole, part) = (graph.values[op.inputs[0]].bytes(), graph.values[op.outputs[0]].elements);
         let result = self.padded("aten.slice_backward", whole, part);
         self.release(gradient);
         self.accumulate(frame, op.inputs[0], result.into());

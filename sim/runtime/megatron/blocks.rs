@@ -241,7 +241,8 @@ fn attention(
         held.extend([q, key]);
     }
     if matches!(m.job.model.position, Position::Rope { .. }) {
-        let rotate = MegatronOp::Rotate { fused: block.fused_rope };
+        // Transformer Engine's kernel knows no factor: Megatron-Core falls back (`apply_rotary_pos_emb`, `rope_utils.py`).
+        let rotate = MegatronOp::Rotate { fused: block.fused_rope && !m.job.model.rope_scaled };
         q = m.megatron("self_attention", rotate, &[q], &[], ("xq_SBNH", BSNH));
         key = m.megatron("self_attention", rotate, &[key], &[], ("xk_SBKH", BSKH));
         held.extend([q, key]);

@@ -17,7 +17,7 @@ use super::refused::{FP8, FP8_SIZES, MULTI_TOKEN, WITHOUT_MULTI_TOKEN};
 use crate::model::Position;
 use crate::model::graph::{Axis, Graph, Op, OpKind, ValueId};
 use crate::model::megatron::{Bias, MegatronOp, MtpOp};
-use crate::plan::megatron::{Implementation, Recompute, Split};
+use crate::plan::megatron::{Implementation, Recompute, Release, Split};
 use crate::program::{DType, Owner};
 use crate::runtime::Refusal;
 use crate::schedule::Placement;
@@ -255,6 +255,9 @@ pub(super) fn head(job: &Split) -> Graph {
     }
     held.extend([labels, shown]);
     held.extend(named);
+    if job.block.release == Release::V0_19 {
+        m.g.drop_values(&held.split_off(first));
+    }
     let logits = m.logits(main, weight);
     let losses = m.losses(logits);
     m.g.drop_values(&held);

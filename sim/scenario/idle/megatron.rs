@@ -3,7 +3,7 @@
 use super::rule::{ALL_EXPERTS, Rule};
 use crate::model::Position;
 use crate::program::DType;
-use crate::runtime::megatron::{Core, MegatronPlan, Split, Strategy, has_no_use_for_buckets};
+use crate::runtime::megatron::{Core, CrossEntropy, MegatronPlan, Split, Strategy, has_no_use_for_buckets};
 use crate::runtime::nanotron::NanotronPlan;
 use crate::scenario::names::{INTERNEVO, NANOTRON};
 
@@ -44,6 +44,19 @@ pub(super) const RULES: &[Rule<Split>] = &[
         &["megatron.rope_fusion"],
         |plan| !matches!(plan.job.model.position, Position::Rope { .. }),
         "the model has no rotary embedding",
+    ),
+    Rule(
+        &["megatron.rope_fusion"],
+        |plan| plan.job.model.rope_scaled && plan.job.model.latent().is_none(),
+        "YaRN multiplies cosines and sines by a factor, which the fused kernel has not: Megatron-Core runs the unfused operators",
+    ),
+    Rule(
+        &["megatron.core_version"],
+        |plan| {
+            plan.job.model.mtp_layers == 0
+                && !matches!(plan.job.block.cross_entropy, CrossEntropy::Engine | CrossEntropy::EngineCopy)
+        },
+        "releases differ in multi-token prediction and in Transformer Engine's cross-entropy, and neither is here",
     ),
     Rule(
         &["megatron.align_param_gather"],

@@ -121,6 +121,17 @@ words! {
 }
 
 words! {
+    /// A release of Megatron-Core.
+    #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+    pub enum CoreVersion {
+        /// With Transformer Engine 2.9.
+        V0_16 = "0.16.1",
+        /// With Transformer Engine 2.20.2.
+        V0_19 = "0.19.2",
+    }
+}
+
+words! {
     /// `cross_entropy_fusion_impl`.
     #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
     pub enum FusedLoss {
@@ -232,6 +243,9 @@ keys! {
     implementation: Option<Implementation> => MEGATRON
         default &["deepspeed"] => "\"local\"" of "DeepSpeed 0.19.8 under Megatron-DeepSpeed" at "bigscience-workshop/Megatron-DeepSpeed@8387ae17 (not read line by line)"
         default &["megatron"] => "\"transformer_engine\"" of "NVIDIA/Megatron-LM core_v0.16.1" at "megatron/core/transformer/transformer_config.py:880";
+    /// The release of Megatron-Core, with the Transformer Engine of its time: what it keeps of logits differs.
+    core_version: Option<CoreVersion> => MEGATRON
+        default &["megatron"] => "\"0.16.1\"" of "NVIDIA/Megatron-LM core_v0.16.1" at "megatron/core/package_info.py:6";
     /// Whose kernels LayerNorm is.
     layer_norm: Option<Spanned<LayerNorm>> => MEGATRON;
     /// The core of attention: a flash kernel, or matmuls around a softmax.

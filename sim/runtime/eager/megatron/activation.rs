@@ -35,6 +35,19 @@ impl Eager {
         }
     }
 
+    /// The activation of so many bytes and numbers; gated, it reads the first half of each row.
+    pub(super) fn act(&mut self, (bytes, elements): (u64, u64), gated: bool, dispatch: Dispatch) -> Storage {
+        match gated {
+            true => self.made_strided("aten.act", bytes, elements, dispatch),
+            false => self.made("aten.act", bytes, bytes, dispatch),
+        }
+    }
+
+    /// The second half of each row, copied by the addition of an offset of zero.
+    pub(super) fn second_half(&mut self, bytes: u64, elements: u64, dispatch: Dispatch) -> Storage {
+        self.made_strided("aten.add", bytes, elements, dispatch)
+    }
+
     /// The same in PyTorch's operators; gated, the second half is copied by the addition of an offset of zero
     /// (`core/transformer/mlp.py`).
     pub(super) fn plain_activation(
@@ -45,7 +58,8 @@ impl Eager {
         frame: &mut Frame,
         results: Results,
     ) {
-        let (bytes, out) = (graph.values[op.inputs[0]].bytes(), graph.values[op.outputs[0]].bytes());
+        let (bytes, value) = (graph.values[op.inputs[0]].bytes(), &graph.values[op.outputs[0]]);
+        let (out, elements) = (value.bytes(), value.elements);
         let dispatch = self.settings.forward;
         let mut input = self.retain(Self::value(frame, op.inputs[0]));
         if !op.params.is_empty() {
@@ -57,9 +71,9 @@ impl Eager {
             input = biased;
         }
         let mut saved = vec![input];
-        let active = self.made("aten.act", out, out, dispatch);
+        let active = self.act((out, elements), gated, dispatch);
         if gated {
-            let half = self.made("aten.add", out, out, dispatch);
+            let half = self.second_half(out, elements, dispatch);
             let product = self.made("aten.mul", out, 2 * out, dispatch);
             saved.extend([half, active]);
             frame.slots[op.outputs[0]] = Some(product);
@@ -87,7 +101,7 @@ impl Eager {
             for storage in [gradient, saved[1], saved[2]] {
                 self.release(storage);
             }
-            let gate = self.pointwise_gradient("aten.act_backward", out, 2 * out);
+            let gate = self.strided_gradient("aten.act_backward", out, graph.values[op.outputs[0]].elements);
             self.release(active);
             self.release(saved[0]);
             let whole = self.pointwise_gradient("aten.cat", bytes, bytes);

@@ -9,7 +9,7 @@ use super::super::{Eager, Frame, Storage};
 use super::context::{self, Context};
 use crate::model::graph::{Graph, Op, OpKind};
 use crate::model::megatron::MegatronOp;
-use crate::program::{AttentionShape, Category, MemoryKind, Pass, Work};
+use crate::program::{AttentionShape, Category, Pass, Work};
 
 /// Bytes of the random state: seed and offset.
 const RANDOM: u64 = 16;
@@ -57,13 +57,13 @@ impl Eager {
         let together = inputs[0] == inputs[1] && self.context().is_none();
         let mut at = 0;
         inputs.map(|storage| {
-            let bytes = graph.values[op.inputs[at]].bytes();
+            let (bytes, elements) = (graph.values[op.inputs[at]].bytes(), graph.values[op.inputs[at]].elements);
             at += 1;
             if together || self.bytes(storage) == bytes {
                 return self.retain(storage);
             }
             let copy = self.storage(bytes, "aten.clone");
-            self.pointwise("aten.clone", MemoryKind::Copy, bytes, bytes, self.settings.forward);
+            self.strided("aten.clone", elements, self.settings.forward);
             copy
         })
     }

@@ -10,6 +10,7 @@ use super::left::Left;
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::experts::RoutedOp;
 use crate::program::{DType, Dispatch, Grouping, MatmulLayout, MemoryKind, Work};
+use crate::units::Bytes;
 
 /// Bytes of a number that is clamped; of its mask a number takes one.
 const CLAMPED: u64 = 2;
@@ -96,12 +97,12 @@ impl Eager {
 
     /// Each expert's rows, its bias times their weights, the sum; all sums side by side.
     pub(super) fn add_biases(&mut self, graph: &Graph, op: &Op, frame: &mut Frame, results: Results) {
-        let bytes = graph.values[op.outputs[0]].bytes();
-        let (experts, dispatch) = (op.params.len() as u64, self.settings.forward);
-        let each = bytes / experts;
+        let (value, experts) = (&graph.values[op.outputs[0]], op.params.len() as u64);
+        let (bytes, dispatch) = (value.bytes(), self.settings.forward);
+        let (each, elements) = (bytes / experts, value.elements / experts);
         let mut sums = vec![];
         for _ in 0..experts {
-            let product = self.made("aten.mul", each, 0, dispatch);
+            let product = self.made_strided("aten.mul", each, elements, dispatch);
             sums.push(self.made("aten.add", each, 2 * each, dispatch));
             self.release(product);
         }
@@ -117,13 +118,14 @@ impl Eager {
         let (value, weights) = (&graph.values[op.inputs[0]], &graph.values[op.inputs[1]]);
         let experts = op.params.len() as u64;
         let (each, width) = (value.bytes() / experts, graph.params[op.params[0]].elements() * value.dtype.bytes());
+        let elements = value.elements / experts;
         let mut parts = vec![];
         for &param in &op.params {
             // Of the product: both gradients, each summed over the other's axis.
-            let wide = self.pointwise_gradient("aten.mul", each, each);
+            let wide = self.strided_gradient("aten.mul", each, elements);
             let bias = self.pointwise_gradient("aten.sum", width, each);
             self.release(wide);
-            let wide = self.pointwise_gradient("aten.mul", each, each);
+            let wide = self.strided_gradient("aten.mul", each, elements);
             parts.push(self.pointwise_gradient("aten.sum", weights.bytes() / experts, each));
             self.release(wide);
             self.store_leaf(frame.params.index(param), bias, value.dtype);
@@ -136,8 +138,19 @@ impl Eager {
         self.accumulate(frame, op.inputs[1], of_weights.into());
     }
 
+    /// `torch.tensor(number, device="cuda")`: copied from memory that is not pinned, so the host waits until the stream is empty
+    /// (`memcpy_and_sync`, `aten/src/ATen/native/cuda/Copy.cu`).
+    fn number_from_host(&mut self, dtype: DType, dispatch: Dispatch) -> Storage {
+        let number = self.storage(dtype.bytes(), "aten._to_copy");
+        let copy = Work::HostCopy { bytes: Bytes(dtype.bytes()), to_host: false };
+        self.program.launch(self.stream, "aten._to_copy", copy, dispatch);
+        self.program.wait_for_host(self.stream);
+        number
+    }
+
     /// One kernel each way; backward also makes the gradient of the weights of rows. Where halves are clamped, the kernel reads and
-    /// saves a copy that is put together of them, and what they were clamped from is saved as well.
+    /// saves a copy that is put together of them, and what they were clamped from is saved as well; the offset of the second half is
+    /// made anew from a number of Python's (`weighted_bias_quick_geglu_impl`, `core/fusions/fused_bias_geglu.py`).
     pub(super) fn weigh_rows(
         &mut self,
         (graph, op): (&Graph, &Op),
@@ -149,9 +162,12 @@ impl Eager {
         let (read, bytes) = (graph.values[op.inputs[0]].bytes(), graph.values[op.outputs[0]].bytes());
         let mut saved: Vec<Storage> = [0, 1].map(|at| self.retain(Self::value(frame, op.inputs[at]))).to_vec();
         if clamped {
-            let halves = [0; 2].map(|_| self.made("aten.clamp", read / 2, read / 2, self.settings.forward));
-            saved.push(self.made("aten.cat", read, read, self.settings.forward));
+            let dispatch = self.settings.forward;
+            let elements = graph.values[op.inputs[0]].elements / 2;
+            let halves = [0; 2].map(|_| self.made_strided("aten.clamp", read / 2, elements, dispatch));
+            saved.push(self.made("aten.cat", read, read, dispatch));
             halves.into_iter().for_each(|half| self.release(half));
+            saved.push(self.number_from_host(graph.values[op.inputs[0]].dtype, dispatch));
         }
         let out = self.made(NAME, bytes, read, Dispatch::Compiled);
         frame.slots[op.outputs[0]] = Some(out);
@@ -165,8 +181,10 @@ impl Eager {
         let out = graph.values[op.outputs[0]].bytes();
         let rows = self.temporary(bytes, NAME);
         let of_weights = self.temporary(weights, NAME);
-        let written = bytes + weights;
-        self.pointwise(NAME, MemoryKind::Elementwise, bytes + out + weights, written, Dispatch::Compiled);
+        // Two kernels, each of which reads both: rows side by side are no sum over rows, so inductor does not fuse them.
+        let read = bytes + out + weights;
+        self.pointwise(NAME, MemoryKind::Elementwise, read, bytes, Dispatch::Compiled);
+        self.pointwise("triton_weighted_swiglu_sum", MemoryKind::Elementwise, read, weights, Dispatch::Compiled);
         let rows = if clamped { self.clamped_gradient(rows, bytes) } else { rows };
         self.let_go(frame, index, gradient);
         self.accumulate(frame, op.inputs[0], rows.into());
@@ -178,12 +196,12 @@ impl Eager {
     fn clamped_gradient(&mut self, of_copy: Storage, bytes: u64) -> Storage {
         let half = bytes / 2;
         let mask = half / CLAMPED;
-        let inside = self.pointwise_gradient("aten.le", mask, half);
-        let of_gate = self.pointwise_gradient("aten.where", half, half + mask);
+        let inside = self.strided_gradient("aten.le", mask, mask);
+        let of_gate = self.strided_gradient("aten.where", half, mask);
         self.release(inside);
-        let bounds = ["aten.ge", "aten.le"].map(|name| self.pointwise_gradient(name, mask, half));
+        let bounds = ["aten.ge", "aten.le"].map(|name| self.strided_gradient(name, mask, mask));
         let both = self.pointwise_gradient("aten.logical_and", mask, 2 * mask);
-        let of_linear = self.pointwise_gradient("aten.where", half, half + mask);
+        let of_linear = self.strided_gradient("aten.where", half, mask);
         bounds.into_iter().chain([both, of_copy]).for_each(|storage| self.release(storage));
         let made = self.pointwise_gradient("aten.cat", bytes, bytes);
         [of_gate, of_linear].into_iter().for_each(|storage| self.release(storage));

@@ -15,7 +15,7 @@ impl Eager {
         let query = &graph.values[op.outputs[0]];
         let first = if graph.dims.n > graph.dims.k {
             let copy = self.storage(query.bytes(), "aten.clone");
-            self.pointwise("aten.clone", MemoryKind::Copy, query.bytes(), query.bytes(), self.settings.forward);
+            self.strided("aten.clone", query.elements, self.settings.forward);
             copy
         } else {
             self.retain(mixed)
@@ -59,11 +59,12 @@ impl Eager {
             self.release(scaled);
             cast
         });
-        let cosine = self.made("aten.mul", turned, turned, dispatch);
-        let negative = self.made("aten.neg", turned / 2, turned / 2, dispatch);
+        let elements = turned / value.dtype.bytes();
+        let cosine = self.made_strided("aten.mul", turned, elements, dispatch);
+        let negative = self.made_strided("aten.neg", turned / 2, elements / 2, dispatch);
         let half = self.made("aten.cat", turned, turned, dispatch);
         self.release(negative);
-        let sine = self.made("aten.mul", turned, turned, dispatch);
+        let sine = self.made_strided("aten.mul", turned, elements, dispatch);
         self.release(half);
         let sum = self.made("aten.add", turned, 2 * turned, dispatch);
         self.release(cosine);
@@ -83,14 +84,15 @@ impl Eager {
             return self.accumulate(frame, op.inputs[0], result.into());
         }
         let turned = bytes / graph.dims.h * graph.dims.r;
+        let elements = turned / graph.values[op.outputs[0]].dtype.bytes();
         let [cosines, sines] = Self::saved_by(frame, index);
-        let sine = self.pointwise_gradient("aten.mul", turned, turned);
+        let sine = self.strided_gradient("aten.mul", turned, elements);
         self.release(sines);
-        let negative = self.pointwise_gradient("aten.neg", turned / 2, turned / 2);
+        let negative = self.strided_gradient("aten.neg", turned / 2, elements / 2);
         let first = self.pointwise_gradient("aten.cat", turned, turned);
         self.release(sine);
         self.release(negative);
-        let second = self.pointwise_gradient("aten.mul", turned, turned);
+        let second = self.strided_gradient("aten.mul", turned, elements);
         self.release(cosines);
         self.pointwise("aten.add_", MemoryKind::Elementwise, 2 * turned, turned, self.settings.backward);
         self.release(second);

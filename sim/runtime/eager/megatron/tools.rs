@@ -53,6 +53,19 @@ impl Eager {
         storage
     }
 
+    /// The same of operands whose dimensions do not merge: `elements` take its time.
+    pub(in crate::runtime::eager) fn made_strided(
+        &mut self,
+        name: &'static str,
+        bytes: u64,
+        elements: u64,
+        dispatch: Dispatch,
+    ) -> Storage {
+        let storage = self.storage(bytes, name);
+        self.strided(name, elements, dispatch);
+        storage
+    }
+
     /// Issues a collective of the tensor-parallel ranks, to be waited for later. `bytes`: the whole buffer.
     pub(in crate::runtime::eager) fn begin_exchange(&mut self, kind: Collective, bytes: u64, dtype: DType) {
         let Some(tensor) = self.framework.tensor() else { return };

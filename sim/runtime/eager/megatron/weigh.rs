@@ -11,13 +11,15 @@ struct Sizes {
     out: u64,
     product: u64,
     weights: u64,
+    /// Numbers of the activations.
+    elements: u64,
 }
 
 impl Sizes {
     fn of(graph: &Graph, op: &Op) -> Sizes {
         let [up, weights, out] = [op.inputs[0], op.inputs[1], op.outputs[0]].map(|value| &graph.values[value]);
         let product = out.elements * out.dtype.bytes().max(weights.dtype.bytes());
-        Sizes { up: up.bytes(), out: out.bytes(), product, weights: weights.bytes() }
+        Sizes { up: up.bytes(), out: out.bytes(), product, weights: weights.bytes(), elements: out.elements }
     }
 
     /// Whether the product is wider than what goes on.
@@ -31,16 +33,15 @@ impl Eager {
         let sizes = Sizes::of(graph, op);
         let (out, dispatch) = (sizes.out, self.settings.forward);
         let mut saved = vec![self.retain(Self::value(frame, op.inputs[0]))];
-        let mut active = self.made("aten.act", out, out, dispatch);
+        let mut active = self.act((out, sizes.elements), gated, dispatch);
         if gated {
-            // The second half is copied by the addition of an offset of zero.
-            let half = self.made("aten.add", out, out, dispatch);
+            let half = self.second_half(out, sizes.elements, dispatch);
             let product = self.made("aten.mul", out, 2 * out, dispatch);
             saved.extend([half, active]);
             active = product;
         }
         saved.extend([active, self.retain(Self::value(frame, op.inputs[1]))]);
-        let mut weighed = self.made("aten.mul", sizes.product, out + sizes.weights, dispatch);
+        let mut weighed = self.made_strided("aten.mul", sizes.product, sizes.elements, dispatch);
         if sizes.widens() {
             let narrow = self.made("aten._to_copy", out, sizes.product, dispatch);
             self.release(weighed);
@@ -76,7 +77,7 @@ impl Eager {
             self.release(gradient);
             gradient = wide;
         }
-        let mut of_active = self.pointwise_gradient("aten.mul", sizes.product, sizes.product + sizes.weights);
+        let mut of_active = self.strided_gradient("aten.mul", sizes.product, sizes.elements);
         let whole = self.pointwise_gradient("aten.mul", sizes.product, sizes.product + sizes.out);
         let of_weights = self.pointwise_gradient("aten.sum", sizes.weights, sizes.product);
         self.release(whole);
@@ -96,7 +97,7 @@ impl Eager {
         let linear = self.pointwise_gradient("aten.mul", out, 2 * out);
         let active = self.pointwise_gradient("aten.mul", out, 2 * out);
         [gradient, saved[1], saved[2]].into_iter().for_each(|storage| self.release(storage));
-        let gate = self.pointwise_gradient("aten.act_backward", out, 2 * out);
+        let gate = self.strided_gradient("aten.act_backward", out, sizes.elements);
         [active, saved[0]].into_iter().for_each(|storage| self.release(storage));
         let whole = self.pointwise_gradient("aten.cat", sizes.up, sizes.up);
         [gate, linear].into_iter().for_each(|storage| self.release(storage));
