@@ -5,6 +5,7 @@
 
 pub mod arguments;
 mod graphs;
+mod list;
 mod mixture;
 mod model;
 mod own;
@@ -17,6 +18,7 @@ use std::sync::LazyLock;
 use serde_json::Map;
 use toml::Value;
 
+use self::list::strings;
 use super::error::ImportError;
 use super::imported::Imported;
 use super::importer::{Importer, Request};
@@ -231,11 +233,6 @@ fn kernels(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErro
         out.put_found("megatron.cross_entropy_fusion_impl", whose);
     }
     graphs::graphs(out, settings)
-}
-
-/// Words as a list of TOML.
-fn strings(words: &[String]) -> Value {
-    Value::Array(words.iter().map(|word| Value::String(word.clone())).collect())
 }
 
 fn recompute(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {

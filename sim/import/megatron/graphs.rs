@@ -1,6 +1,6 @@
 //! CUDA graphs: what of them is simulated is written, and the rest is named as left out.
 
-use super::strings;
+use super::list::strings;
 use crate::import::error::ImportError;
 use crate::import::imported::Imported;
 use crate::import::settings::Settings;

@@ -244,8 +244,7 @@ keys! {
         default &["deepspeed"] => "\"local\"" of "DeepSpeed 0.19.8 under Megatron-DeepSpeed" at "bigscience-workshop/Megatron-DeepSpeed@8387ae17 (not read line by line)"
         default &["megatron"] => "\"transformer_engine\"" of "NVIDIA/Megatron-LM core_v0.16.1" at "megatron/core/transformer/transformer_config.py:880";
     /// The release of Megatron-Core, with the Transformer Engine of its time: what it keeps of logits differs.
-    core_version: Option<CoreVersion> => MEGATRON
-        default &["megatron"] => "\"0.16.1\"" of "NVIDIA/Megatron-LM core_v0.16.1" at "megatron/core/package_info.py:6";
+    core_version: Option<CoreVersion> => MEGATRON;
     /// Whose kernels LayerNorm is.
     layer_norm: Option<Spanned<LayerNorm>> => MEGATRON;
     /// The core of attention: a flash kernel, or matmuls around a softmax.
