@@ -49,10 +49,9 @@ fn job(c: &Value) -> MegatronPlan {
     if let (Some(first), "step") = (c["first_stage"].as_u64(), c["kind"].as_str().unwrap()) {
         job.split.pipeline.layers = vec![first, c["layers"].as_u64().unwrap() - first];
     }
-    if let (Some(mixture), "hybridep") = (&mut job.split.mixture, c["flex_backend"].as_str().unwrap_or_default()) {
-        if c["dispatcher"] == "flex" {
-            mixture.dispatcher = TokenDispatcher::Hybrid;
-        }
+    let hybrid = c["dispatcher"] == "flex" && c["flex_backend"] == "hybridep";
+    if let Some(mixture) = job.split.mixture.as_mut().filter(|_| hybrid) {
+        mixture.dispatcher = TokenDispatcher::Hybrid;
     }
     if c["precision_aware"] == true {
         let narrow = |key: &str| if c[key] == "bf16" { DType::Bf16 } else { DType::Fp32 };

@@ -86,6 +86,7 @@ impl Job {
     }
 
     fn routes(&self) -> bool {
-        self.experts && !self.narrowed && !self.again && !(self.fp8 && self.shared)
+        let held_back = self.narrowed || self.again || self.fp8 && self.shared;
+        self.experts && !held_back
     }
 }
