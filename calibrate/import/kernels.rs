@@ -72,7 +72,11 @@ fn table() -> Result<Table, ImportError> {
     Table::parse("calibrate/import/kernels.csv", include_bytes!("kernels.csv"))
 }
 
-fn numbers<const N: usize>(table: &Table, row: &Row<'_>, columns: [&str; N]) -> Result<[f64; N], ImportError> {
+pub(super) fn numbers<const N: usize>(
+    table: &Table,
+    row: &Row<'_>,
+    columns: [&str; N],
+) -> Result<[f64; N], ImportError> {
     let mut found = [0.0; N];
     for (number, column) in found.iter_mut().zip(columns) {
         *number =

@@ -9,7 +9,7 @@
 //! so another chip is as fast as its processors are many and their clock is high.
 
 use super::chips::{CHIPS, ChipSpec};
-use super::kernels::{CARRIED_OVER, Held};
+use super::kernels::{CARRIED_OVER, Held, numbers};
 use super::tables::{Table, Tables};
 use super::{ImportError, evidence, fit, memory};
 
@@ -47,16 +47,9 @@ fn table() -> Result<Table, ImportError> {
 
 /// Kernels, elements of each and time of them all \[us\], for one part of the benchmark.
 fn rows(table: &Table, part: &str) -> Result<Vec<[f64; 3]>, ImportError> {
-    let mut found = vec![];
-    for row in table.rows().filter(|row| row.text("part") == part) {
-        let mut numbers = [0.0; 3];
-        for (number, column) in numbers.iter_mut().zip(["kernels", "elements", "us"]) {
-            *number = row
-                .number(column)
-                .ok_or_else(|| table.error(&format!("line {} has no number in {column}", row.line())))?;
-        }
-        found.push(numbers);
-    }
+    let of_part = table.rows().filter(|row| row.text("part") == part);
+    let found: Vec<_> =
+        of_part.map(|row| numbers(table, &row, ["kernels", "elements", "us"])).collect::<Result<_, _>>()?;
     match found.is_empty() {
         true => Err(table.error(&format!("no rows of {part}"))),
         false => Ok(found),

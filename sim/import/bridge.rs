@@ -38,12 +38,23 @@ pub fn is(text: &str) -> bool {
     text.contains("_target_: megatron.bridge.") || text.contains("\"_target_\": \"megatron.bridge.")
 }
 
-/// What the file's model is, where its provider builds modules that no field of it describes; and the key that says so.
-pub fn other(raw: &[Raw]) -> Option<(&'static str, &Raw)> {
-    let provider = raw.iter().find(|raw| raw.key == "model._target_")?;
-    let name = provider.value.as_str()?;
-    let (_, what) = RULES.others.iter().find(|(part, _)| name.contains(part.as_str()))?;
-    Some((what, provider))
+/// What no field of the file describes, what to do about it, and the key that says so: a provider that builds modules of its own, or a
+/// recipe of `mixed_precision` that a user has registered.
+pub fn refused(raw: &[Raw]) -> Option<(&'static str, &'static str, &Raw)> {
+    raw.iter().rev().find_map(|raw| {
+        let name = raw.value.as_str()?;
+        match raw.key.as_str() {
+            "model._target_" => {
+                let (_, what) = RULES.others.iter().find(|(part, _)| name.contains(part.as_str()))?;
+                Some((what.as_str(), "import a provider of GPT, latent attention or hybrids", raw))
+            }
+            "mixed_precision" if named(name).is_none() => {
+                let remedy = "write its fields in its place: mixed_precision with bf16, fp8, fp8_recipe, grad_reduce_in_fp32 and so on";
+                Some(("a recipe of mixed_precision that is none of Megatron-Bridge's", remedy, raw))
+            }
+            _ => None,
+        }
+    })
 }
 
 /// The settings as Bridge has them once a run has started, and what to say of it.
@@ -106,8 +117,17 @@ impl Sections {
             let place = before.line.map_or(String::new(), |line| format!(" (line {line})"));
             self.over.push(format!("{key} is {value} and not {}{place}", before.value));
         }
-        let line = before.and_then(|before| before.line).filter(|_| line.is_none()).or(line);
-        self.all.insert(key.to_owned(), Raw { key: key.to_owned(), value, line });
+        let line = line.or(before.and_then(|before| before.line));
+        self.set(key, value, line);
+    }
+
+    /// Writes a value that the file says in another way.
+    fn set(&mut self, key: &str, value: impl Into<Value>, line: Option<usize>) {
+        self.all.insert(key.to_owned(), Raw { key: key.to_owned(), value: value.into(), line });
+    }
+
+    fn line(&self, key: &str) -> Option<usize> {
+        self.all.get(key)?.line
     }
 
     /// `{_target_: torch.bfloat16}` is bf16, and `{_name_: attn}` attn.
@@ -124,7 +144,7 @@ impl Sections {
                 for other in others {
                     self.all.remove(&format!("{key}.{other}"));
                 }
-                self.all.insert(key.clone(), Raw { key, value: Value::from(word), line: found.line });
+                self.set(&key, word, found.line);
             }
         }
         for raw in self.all.values_mut() {
@@ -145,9 +165,8 @@ impl Sections {
             return;
         }
         let mut fields = RULES.defaults.clone();
-        let line = self.all.get(SECTION).and_then(|raw| raw.line);
-        if let Some(name) = self.value(SECTION).and_then(Value::as_str).map(|name| name.replace('-', "_")) {
-            let Some((dtype, stands_for)) = named(&name) else { return };
+        let line = self.line(SECTION);
+        if let Some((dtype, stands_for)) = self.value(SECTION).and_then(Value::as_str).and_then(named) {
             fields.extend(stands_for.clone());
             fields.insert(dtype.to_owned(), Value::Bool(true));
             fields.insert("grad_reduce_in_fp32".to_owned(), Value::Bool(dtype == "bf16"));
@@ -179,7 +198,7 @@ impl Sections {
         let sequence = tp > 1 && self.is("model.sequence_parallel");
         let tensor = sequence && self.is("comm_overlap.tp_comm_overlap");
         let mut written = vec![
-            ("model", "tp_comm_overlap", Some(Value::Bool(tensor))),
+            ("model", "tp_comm_overlap", Value::Bool(tensor)),
             ("model", "overlap_p2p_comm", self.stated("overlap_p2p_comm", deep)),
             ("model", "defer_embedding_wgrad_compute", self.stated("defer_embedding_wgrad_compute", false)),
             ("model", "overlap_moe_expert_parallel_comm", self.stated("overlap_moe_expert_parallel_comm", false)),
@@ -194,7 +213,7 @@ impl Sections {
                 ("ddp", "overlap_param_gather", gathers.clone()),
                 ("optimizer", "overlap_param_gather", gathers),
                 ("ddp", "align_param_gather", self.stated("align_param_gather", deep)),
-                ("ddp", "bucket_size", Some(bucket)),
+                ("ddp", "bucket_size", bucket),
                 (
                     "optimizer",
                     "overlap_param_gather_with_optimizer_step",
@@ -203,16 +222,16 @@ impl Sections {
             ]);
         }
         for (section, field, value) in written {
-            let line = self.all.get(&format!("{SECTION}.{field}")).and_then(|raw| raw.line);
-            self.put(&format!("{section}.{field}"), value.unwrap_or(Value::Null), line);
+            let line = self.line(&format!("{SECTION}.{field}"));
+            self.put(&format!("{section}.{field}"), value, line);
         }
         let inside = format!("{SECTION}.");
         self.all.retain(|key, _| !key.starts_with(&inside));
     }
 
     /// A flag of `comm_overlap`, or what is computed where it is open.
-    fn stated(&self, field: &str, computed: bool) -> Option<Value> {
-        Some(self.value(&format!("comm_overlap.{field}")).cloned().unwrap_or(Value::Bool(computed)))
+    fn stated(&self, field: &str, computed: bool) -> Value {
+        self.value(&format!("comm_overlap.{field}")).cloned().unwrap_or(Value::Bool(computed))
     }
 
     /// Fields that sections share, and those whose default is not Megatron-LM's.
@@ -220,18 +239,14 @@ impl Sections {
         for field in ["overlap_param_gather", "use_distributed_optimizer"] {
             let [one, other] = ["ddp", "optimizer"].map(|section| format!("{section}.{field}"));
             if self.is(&one) || self.is(&other) {
-                let line = [&one, &other].into_iter().find(|key| self.is(key)).and_then(|key| self.all.get(key)?.line);
-                for key in [one, other] {
-                    self.all.insert(key.clone(), Raw { key, value: Value::Bool(true), line });
-                }
+                let line = self.line(if self.is(&one) { &one } else { &other });
+                [one, other].iter().for_each(|key| self.set(key, true, line));
             }
         }
         // No rule makes bf16 add up in fp32 here: this flag alone says it.
         if !self.is("ddp.grad_reduce_in_fp32") {
-            let line = self.all.get("ddp.grad_reduce_in_fp32").and_then(|raw| raw.line);
-            self.all.remove("ddp.grad_reduce_in_fp32");
-            let key = "ddp.grad_reduce_in_bf16".to_owned();
-            self.all.insert(key.clone(), Raw { key, value: Value::Bool(true), line });
+            let line = self.all.remove("ddp.grad_reduce_in_fp32").and_then(|raw| raw.line);
+            self.set("ddp.grad_reduce_in_bf16", true, line);
         }
         // One graph for all: another name, and another place for it (`transformer_config.py:2383`).
         let words = |value: Option<&Value>| match value {
@@ -241,20 +256,13 @@ impl Sections {
         };
         let mut scope: Vec<String> = words(self.value("model.cuda_graph_modules"));
         scope.extend(words(self.value("model.cuda_graph_scope")));
-        let whole = self.value("model.cuda_graph_impl").is_some_and(|kind| kind == "full_iteration");
-        if whole {
-            let line = self.all.get("model.cuda_graph_impl").and_then(|raw| raw.line);
-            self.all.insert(
-                "model.cuda_graph_impl".to_owned(),
-                Raw { key: "model.cuda_graph_impl".to_owned(), value: Value::from("local"), line },
-            );
+        let line = self.line("model.cuda_graph_modules").or(self.line("model.cuda_graph_scope"));
+        self.all.remove("model.cuda_graph_modules");
+        if self.value("model.cuda_graph_impl").is_some_and(|kind| kind == "full_iteration") {
+            self.set("model.cuda_graph_impl", "local", self.line("model.cuda_graph_impl"));
             scope = vec!["full_iteration".to_owned()];
         }
-        if let Some(modules) = self.all.remove("model.cuda_graph_modules") {
-            let line = self.all.get("model.cuda_graph_scope").and_then(|raw| raw.line).or(modules.line);
-            let key = "model.cuda_graph_scope".to_owned();
-            self.all.insert(key.clone(), Raw { key, value: Value::from(scope), line });
-        }
+        self.set("model.cuda_graph_scope", scope, line);
         for variable in ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUDA_DEVICE_MAX_CONNECTIONS"] {
             if let Some(raw) = self.all.remove(&format!("env_vars.{variable}")) {
                 let key = format!("env.{variable}");
@@ -266,15 +274,12 @@ impl Sections {
             self.all.remove("model.vocab_size");
         } else {
             self.all.remove("tokenizer.vocab_size");
-            let key = "model.make_vocab_size_divisible_by".to_owned();
-            let line = self.all.get("model.vocab_size").and_then(|raw| raw.line);
-            self.all.insert(key.clone(), Raw { key, value: Value::from(1), line });
+            self.set("model.make_vocab_size_divisible_by", 1, self.line("model.vocab_size"));
         }
         if self.degree("model.expert_model_parallel_size") > 1
             && self.value("model.expert_tensor_parallel_size").is_none()
         {
-            let key = "model.expert_tensor_parallel_size".to_owned();
-            self.all.insert(key.clone(), Raw { key, value: Value::from(1), line: None });
+            self.set("model.expert_tensor_parallel_size", 1, None);
         }
     }
 }
@@ -303,8 +308,9 @@ fn word(value: &Value) -> Option<String> {
     }
 }
 
-/// The type of a recipe of `mixed_precision`, and the fields that its name stands for.
+/// The type of a recipe of `mixed_precision`, and the fields that its name stands for; hyphens and underscores are alike.
 fn named(name: &str) -> Option<(&'static str, &'static BTreeMap<String, Value>)> {
+    let name = name.replace('-', "_");
     ["bf16", "fp16"].into_iter().find_map(|dtype| {
         let rest = name.replacen(&format!("{dtype}_"), "", 1);
         (rest.len() < name.len()).then(|| Some((dtype, RULES.names.get(&rest)?)))?
@@ -360,6 +366,14 @@ mod tests {
     }
 
     #[test]
+    fn a_recipe_that_only_a_user_has_registered_is_refused_with_its_line() {
+        let raw =
+            |value: &str| vec![Raw { key: "mixed_precision".to_owned(), value: Value::from(value), line: Some(7) }];
+        assert_eq!(refused(&raw("bf16_with_mxfp8_mixed")), None);
+        assert!(refused(&raw("bf16_with_my_own_mixed")).is_some_and(|(_, _, raw)| raw.line == Some(7)));
+    }
+
+    #[test]
     fn what_comm_overlap_leaves_open_is_computed_and_what_it_says_wins() {
         let base = [
             ("comm_overlap.tp_comm_overlap", Value::Bool(true)),
@@ -405,10 +419,7 @@ mod tests {
         assert_eq!(all["optimizer.exp_avg_dtype"], "bf16");
         assert_eq!(all["model.attention_backend"], "flash");
         assert_eq!(all["model.cuda_graph_scope"], serde_json::json!(["attn", "moe_router"]));
-        let (all, _) = after(&[
-            ("model.cuda_graph_impl", Value::from("full_iteration")),
-            ("model.cuda_graph_modules", Value::Array(vec![])),
-        ]);
+        let (all, _) = after(&[("model.cuda_graph_impl", Value::from("full_iteration"))]);
         assert_eq!(
             (&all["model.cuda_graph_impl"], &all["model.cuda_graph_scope"]),
             (&Value::from("local"), &serde_json::json!(["full_iteration"]))

@@ -80,12 +80,12 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
     raw.extend(overrides::read(request.overrides));
     let mut notes = vec![];
     if bridge::is(request.text) {
-        if let Some((what, found)) = bridge::other(&raw) {
+        if let Some((what, remedy, found)) = bridge::refused(&raw) {
             let line = found.line.map_or(String::new(), |line| format!(":{line}"));
             return Err(ImportError::Unsupported {
                 place: format!("{}{line}: {} = {}", request.file, found.key, found.value),
                 what: what.to_owned(),
-                remedy: "import a provider of GPT, latent attention or hybrids".to_owned(),
+                remedy: remedy.to_owned(),
             });
         }
         (raw, notes) = bridge::started(raw);
