@@ -6,6 +6,7 @@ mod ahead;
 mod bad_input;
 mod bad_input_experts;
 mod bad_input_megatron;
+mod bridge_recipes;
 mod budget;
 mod calibrate;
 mod ceiling;

@@ -51,6 +51,21 @@ fn a_change_that_is_said_to_help_does_so_when_it_is_written_into_the_file() {
     }
 }
 
+/// Routers are seldom balanced, and the slowest rank is waited for: 2.2 times the step of a balanced load in one public run of 64 GB200.
+#[test]
+fn a_load_of_experts_that_nobody_states_is_a_range_whose_slow_end_is_uneven() {
+    let text = "runtime = \"megatron\"\n[topology]\nname = \"h100-sxm-80gb\"\nnodes = 1\n[model]\nname = \"qwen3-30b-a3b\"\nlayers = 2\n\
+                [mesh]\nep = 8\n[batch]\nsequence = 4096\nmicro = 4\n[megatron]\nmoe_token_dispatcher_type = \"alltoall\"\n";
+    let (scenario, answer) = predicted(text);
+    let unstated = advice(text).unstated.expect("its load is not stated");
+    assert!(unstated.defaults.iter().any(|line| line == "model.expert_load = \"balanced\""), "{unstated:?}");
+    let uneven = written(text, "model.expert_load.power_law = 0.08");
+    let own = answer.tokens_per_second_per_chip(scenario.topology.chips());
+    assert!(uneven.rate < own && unstated.rates.0 <= uneven.rate, "{unstated:?}, {uneven:?}");
+    let stated = advice(&apply(text, "model.expert_load = \"balanced\"")).unstated;
+    assert!(stated.is_none_or(|of| !of.defaults.iter().any(|line| line.starts_with("model.expert_load"))));
+}
+
 /// Who leaves out what decides is told so on the first screen, between which ends the answer lies, and what to state.
 #[test]
 fn what_decides_and_is_not_stated_is_a_range_until_it_is_stated() {

@@ -16,6 +16,10 @@ use super::{ImportError, Residual, Section, evidence, fit};
 
 const TABLE: &str = "deepep_normal_aic.csv.gz";
 
+/// Numbers of processors that were measured inside a node.
+const COUNTS: &[u64] = &[4, 8, 12, 16, 20, 24];
+/// Megatron-Core's.
+const OWN: u64 = 20;
 /// Ranks of a node.
 const NODE: u64 = 8;
 /// Tokens from which on errors are stated.
@@ -51,11 +55,12 @@ fn points(tables: &Tables, system: &str, way: &str) -> Result<Vec<Point>, Import
             continue;
         };
         let newest = row.text("version") == if nodes == 1 { "0.5.12" } else { "0.5.0" };
-        if row.text("system") != system || whole(&format!("{way}_sms")) != Some(20) || !newest {
+        if row.text("system") != system || whole(&format!("{way}_sms")) != Some(OWN) || !newest {
             continue;
         }
         let width = if way == "dispatch" { hidden + hidden / 32 } else { 2 * hidden };
-        let rows = Rows { way: Way::Dispatch, tokens: 1, experts, top_k, library: ExchangeLibrary::DeepEp };
+        let rows =
+            Rows { way: Way::Dispatch, tokens: 1, experts, top_k, library: ExchangeLibrary::DeepEp, processors: None };
         let out = rows.reached(nodes) * (nodes - 1) as f64 / nodes as f64;
         let reached = rows.reached(NODE * nodes);
         all.push(Point {
@@ -160,12 +165,75 @@ fn across(tables: &Tables) -> Result<(String, Residual), ImportError> {
     Ok((text, residual))
 }
 
+/// How much longer a node's rows take on other numbers of processors than Megatron-Core's, in the median over shapes, and how far shapes
+/// lie from it.
+fn processors(tables: &Tables, chip: &ChipSpec) -> Result<(String, Residual), ImportError> {
+    let ways = [tables_on(tables, chip, "dispatch")?, tables_on(tables, chip, "combine")?];
+    let (mut errors, mut columns) = (vec![], vec![]);
+    for times in &ways {
+        let mut column = vec![];
+        for &count in COUNTS {
+            let ratios: Vec<f64> = times
+                .iter()
+                .filter(|((of, _), _)| *of == count)
+                .filter_map(|((_, shape), us)| times.get(&(OWN, *shape)).map(|own| us / own))
+                .collect();
+            let median = fit::median(&ratios);
+            errors.extend(ratios.iter().map(|ratio| fit::error(median, *ratio)));
+            column.push(fit::rounded(median).to_string());
+        }
+        columns.push(column.join(", "));
+    }
+    let points = ways.iter().map(BTreeMap::len).sum();
+    let residual = Residual::of("deepep.processors", points, &errors);
+    let counts = COUNTS.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    let source = format!(
+        "{TABLE} (ai-dynamo/aiconfigurator@095f58a51c4c), one node, over the time on {OWN} processors, from {TOKENS} tokens on; errors of \
+         shapes from their median"
+    );
+    let text = format!(
+        "[deepep.processors]\ncount = [{counts}]\ndispatch = [{}]\ncombine = [{}]\nevidence = {}\n\n",
+        columns[0],
+        columns[1],
+        evidence("published", residual.points, residual.median, residual.p90, &source)
+    );
+    Ok((text, residual))
+}
+
+/// Hidden size, top-k, experts, tokens.
+type Shape = (u64, u64, u64, u64);
+
+/// Microseconds of a way inside a node, by processors and shape.
+fn tables_on(tables: &Tables, chip: &ChipSpec, way: &str) -> Result<BTreeMap<(u64, Shape), f64>, ImportError> {
+    let table = tables.get(TABLE)?;
+    let mut times = BTreeMap::new();
+    for row in table.rows().filter(|row| row.text("system") == chip.fabric && row.text("version") == "0.5.12") {
+        let whole = |column: &str| row.number(column).map(|value| value as u64);
+        let numbers = ["hidden_size", "num_topk", "num_experts", "num_token"].map(whole);
+        let [Some(hidden), Some(top_k), Some(experts), Some(tokens)] = numbers else { continue };
+        let (Some(1), Some(count), Some(us)) =
+            (whole("node_num"), whole(&format!("{way}_sms")), row.number(&format!("{way}_transmit_us")))
+        else {
+            continue;
+        };
+        if tokens as f64 >= TOKENS {
+            times.insert((count, (hidden, top_k, experts, tokens)), us);
+        }
+    }
+    Ok(times)
+}
+
 /// The section `deepep`; none for chips that DeepEP does not run on, or nobody measured it on.
 pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Option<Section>, ImportError> {
     if !["h100_sxm", "h200_sxm", "b200_sxm"].contains(&chip.fabric) || chip.derived {
         return Ok(None);
     }
-    let parts = [inside(tables, chip, "dispatch")?, inside(tables, chip, "combine")?, across(tables)?];
+    let parts = [
+        inside(tables, chip, "dispatch")?,
+        inside(tables, chip, "combine")?,
+        processors(tables, chip)?,
+        across(tables)?,
+    ];
     let (texts, residuals): (Vec<String>, Vec<Residual>) = parts.into_iter().unzip();
     Ok(Some(Section { text: texts.concat(), residuals }))
 }

@@ -55,7 +55,7 @@ pub struct On {
     /// Its nodes.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=131_072))]
     nodes: Option<u32>,
-    /// Some chips of one node, in place of --nodes.
+    /// Some chips of one node, or of each of --nodes.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=131_072))]
     chips: Option<u32>,
     /// A slice of a TPU pod, such as 4x4, in place of --nodes.

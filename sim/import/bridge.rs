@@ -269,12 +269,36 @@ impl Sections {
                 self.all.insert(key.clone(), Raw { key, ..raw });
             }
         }
-        // The model's own number of words is not padded; the tokenizer's is (`setup.py:681`).
+        // The tokenizer's words are written over the model's, and padded; else the model's own number is taken as it is
+        // (`setup.py:295, 681`). A file of a run has the tokenizer's there already.
         if self.is("tokenizer.use_tokenizer_vocab_size") || self.value("model.vocab_size").is_none() {
-            self.all.remove("model.vocab_size");
+            let other = match self.value("tokenizer.vocab_size") {
+                Some(_) => "model.vocab_size",
+                None => "tokenizer.vocab_size",
+            };
+            self.all.remove(other);
         } else {
             self.all.remove("tokenizer.vocab_size");
-            self.set("model.make_vocab_size_divisible_by", 1, self.line("model.vocab_size"));
+            if !self.is("model.should_pad_vocab") {
+                self.set("model.make_vocab_size_divisible_by", 1, self.line("model.vocab_size"));
+            }
+        }
+        self.all.remove("model.should_pad_vocab");
+        let function = self.value("model.activation_func._target_").and_then(Value::as_str);
+        if function.is_some_and(|name| name.ends_with(".squared_relu")) {
+            self.set("model.squared_relu", true, self.line("model.activation_func._target_"));
+        }
+        // Either switches it on (`config.py:1071`).
+        if self.is("dist.use_megatron_fsdp") {
+            self.set("ddp.use_megatron_fsdp", true, self.line("dist.use_megatron_fsdp"));
+        }
+        // Its optimizer is told the recipe of fp8 though nothing is in fp8 ("tensorwise" where none is named), and Megatron-Core then keeps
+        // fp32 masters beside Transformer Engine's (`optimizer_config.py:404`, core_v0.19.2).
+        let fp32 = self.value("optimizer.main_params_dtype").and_then(word).is_none_or(|dtype| dtype == "fp32");
+        let recipe =
+            self.value("optimizer.fp8_recipe").and_then(Value::as_str).is_some_and(|recipe| recipe != "delayed");
+        if self.is("optimizer.use_precision_aware_optimizer") && fp32 && recipe {
+            self.set("optimizer.store_param_remainders", false, self.line("optimizer.use_precision_aware_optimizer"));
         }
         if self.degree("model.expert_model_parallel_size") > 1
             && self.value("model.expert_tensor_parallel_size").is_none()

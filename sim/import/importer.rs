@@ -32,7 +32,7 @@ pub struct Machine {
     pub on: Option<String>,
     /// `--nodes`.
     pub nodes: Option<u32>,
-    /// `--chips`: some chips of one node.
+    /// `--chips`: some chips of one node, or of each of `--nodes`.
     pub chips: Option<u32>,
     /// `--slice`: of a TPU pod.
     pub slice: Option<String>,

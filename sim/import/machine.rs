@@ -45,6 +45,10 @@ pub fn put(out: &mut Imported, request: &Request<'_>, framework: &'static str, k
     match (kind, machine.nodes, machine.chips, &machine.slice) {
         (Kind::Gpus, Some(nodes), None, None) => out.put("topology.nodes", i64::from(nodes), flag("--nodes")),
         (Kind::Gpus, None, Some(chips), None) => out.put("topology.chips", i64::from(chips), flag("--chips")),
+        (Kind::Gpus, Some(nodes), Some(chips), None) => {
+            out.put("topology.nodes", i64::from(nodes), flag("--nodes"));
+            out.put("topology.chips", i64::from(chips), flag("--chips"));
+        }
         (Kind::Slices, None, None, Some(slice)) => {
             out.put("topology.slice", slice.as_str(), flag("--slice"));
             if let Some(slices) = machine.slices {
@@ -53,7 +57,8 @@ pub fn put(out: &mut Imported, request: &Request<'_>, framework: &'static str, k
         }
         (Kind::Gpus, None, None, None) => return Err(fails(format!("--on {on} says not how many: write --nodes too"))),
         (Kind::Gpus, ..) => {
-            return Err(fails("write --nodes for whole nodes, or --chips for some chips of one".to_owned()));
+            let parts = "write --nodes for whole nodes, --chips for some chips of one, or both for some of each";
+            return Err(fails(parts.to_owned()));
         }
         (Kind::Slices, ..) => {
             return Err(fails(
@@ -68,7 +73,7 @@ pub fn put(out: &mut Imported, request: &Request<'_>, framework: &'static str, k
 pub fn ranks(request: &Request<'_>) -> Option<i64> {
     let machine = &request.machine;
     if let Some(chips) = machine.chips {
-        return Some(i64::from(chips));
+        return Some(i64::from(chips) * machine.nodes.map_or(1, i64::from));
     }
     let topology = Topology::load(machine.on.as_deref()?, &Size::Nodes(machine.nodes?)).ok()?;
     Some(i64::from(topology.chips()))

@@ -220,6 +220,9 @@ fn kernels(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErro
         let how = "arguments.py: no kernel of bias and GELU without biases";
         out.put("megatron.bias_activation_fusion", false, found.why.so(how));
     }
+    if let Some(found) = settings.flag("use_fused_weighted_squared_relu")?.filter(|found| found.value) {
+        out.put_found("megatron.use_fused_weighted_squared_relu", Some(found));
+    }
     flag(out, settings, "megatron.bias_dropout_fusion", "bias_dropout_fusion")?;
     flag(out, settings, "megatron.masked_softmax_fusion", "masked_softmax_fusion")?;
     flag(out, settings, "megatron.rope_fusion", "apply_rope_fusion")?;
@@ -271,6 +274,9 @@ fn experts(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErro
     let dispatcher = settings.word("moe_token_dispatcher_type")?.filter(|found| found.stated);
     let backend = settings.choice("moe_flex_dispatcher_backend", &["deepep", "hybridep"].map(|name| (name, name)))?;
     let deepep = settings.flag("moe_enable_deepep")?.filter(|found| found.value).map(|found| found.with("deepep"));
+    let of_any = settings.count("moe_flex_dispatcher_num_sms")?;
+    let of_deepep = settings.count("moe_deepep_num_sms")?;
+    let of_hybridep = settings.count("moe_hybridep_num_sms")?;
     let capacity = settings.number("moe_expert_capacity_factor")?;
     let grouped = settings.flag("moe_grouped_gemm")?;
     let router = settings.word("moe_router_dtype")?.filter(|found| found.value == "fp32");
@@ -289,7 +295,12 @@ fn experts(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErro
         return Ok(());
     }
     if dispatcher.as_ref().is_some_and(|found| found.value == "flex") {
-        out.put_found("megatron.moe_flex_dispatcher_backend", deepep.or(backend));
+        let backend = deepep.or(backend);
+        let of_backend =
+            if backend.as_ref().is_some_and(|found| found.value == "hybridep") { of_hybridep } else { of_deepep };
+        let processors = of_any.or(of_backend).filter(|found| found.stated);
+        out.put_found("megatron.moe_flex_dispatcher_num_sms", processors);
+        out.put_found("megatron.moe_flex_dispatcher_backend", backend);
     }
     out.put_found("megatron.moe_token_dispatcher_type", dispatcher);
     out.put_found("megatron.moe_expert_capacity_factor", capacity);
@@ -345,5 +356,7 @@ fn optimizer(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
         let found = settings.word(key)?.filter(|found| found.stated && aware);
         out.put_found(&format!("megatron.{key}"), found);
     }
+    let remainders = settings.flag("store_param_remainders")?.filter(|found| found.stated && aware && !found.value);
+    out.put_found("megatron.store_param_remainders", remainders);
     Ok(())
 }

@@ -94,6 +94,10 @@ fn read(request: &Request<'_>) -> Result<Imported, ImportError> {
     let arguments = raw.into_iter().flat_map(|raw| arguments(raw, &whole)).collect();
     let mut out = megatron::understood(request, &TABLE, IMPORTER.name, arguments, vec![])?;
     notes.into_iter().for_each(|note| out.note(note));
+    if bridge::is(request.text) {
+        let how = "training/gpt_step.py, get_batch_from_iterator: no mask is asked of the dataset, whatever the file says of it";
+        out.put("megatron.get_batch", "each_rank", Why::code(how));
+    }
     let keeps = out.get("megatron.mtp_num_layers").is_some()
         || out.get("megatron.cross_entropy_fusion_impl").is_some_and(|kernels| kernels.as_str() == Some("te"));
     if keeps && bridge::is(request.text) && request.text.contains("cuda_graph_modules") {

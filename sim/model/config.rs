@@ -32,6 +32,10 @@ pub struct ModelConfig {
     pub logit_softcap: bool,
     /// Tokens that blocks of their own predict further ahead, one each (`num_nextn_predict_layers`: DeepSeek-V3).
     pub mtp_layers: u64,
+    /// Layers of such a block; none: one like the last (`mtp_hybrid_override_pattern`: Nemotron 3 Super).
+    pub mtp_block: Vec<Layer>,
+    /// All such blocks are one, used again for each token (`mtp_use_repeated_layer`).
+    pub mtp_repeated: bool,
     /// The embedding is multiplied by √D (Gemma).
     pub scaled_embedding: bool,
     /// Cosines and sines of the rotary embedding are multiplied by a factor (YaRN's attention factor: GPT-OSS).
@@ -57,7 +61,7 @@ pub struct ParamCount {
     pub head: u64,
     /// The final norm.
     pub final_norm: u64,
-    /// One module that predicts a token further ahead, if the model has them: a block like the last, a projection, three norms.
+    /// One module that predicts a token further ahead, if the model has them: its layers, a projection, three norms.
     pub ahead: u64,
     /// All of them, with blocks that predict further ahead.
     pub total: u64,
@@ -82,15 +86,26 @@ impl ModelConfig {
             let (all, met) = kinds[id.index()];
             (total, active) = (total + all, active + met);
         }
-        // Each has a layer like the last, a projection of two hidden states to one, and three norms.
+        // Each has layers, a projection of two hidden states to one, and three norms.
         let last = self.layers.last();
         let beside = 2 * d * d + 3 * last.norms.kind.params(d);
-        let (all, met) = last.params(d);
+        let each = self.ahead().iter().map(|layer| layer.params(d));
+        let (all, met) = each.fold((0, 0), |(all, met), (more, also)| (all + more, met + also));
         let ahead = all + beside;
-        let (total, active) = (total + self.mtp_layers * ahead, active + self.mtp_layers * (met + beside));
+        let (total, active) = (total + self.mtp_sets() * ahead, active + self.mtp_layers * (met + beside));
         let sparse = self.layers.kinds().iter().find(|kind| kind.experts().is_some());
         let block = sparse.unwrap_or(last).params(d).0;
         ParamCount { block, embedding, head, final_norm, ahead, total, active }
+    }
+
+    /// Layers of a block that predicts a token further ahead.
+    pub fn ahead(&self) -> &[Layer] {
+        if self.mtp_block.is_empty() { std::slice::from_ref(self.layers.last()) } else { &self.mtp_block }
+    }
+
+    /// How many blocks that predict further ahead have parameters of their own.
+    pub fn mtp_sets(&self) -> u64 {
+        if self.mtp_repeated { self.mtp_layers.min(1) } else { self.mtp_layers }
     }
 
     /// Layers with experts.

@@ -403,6 +403,9 @@ pub struct Rows {
     /// Whose kernels take them.
     #[serde(default)]
     pub library: ExchangeLibrary,
+    /// Processors of the chip that they run on, if not as many as the library takes by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processors: Option<u32>,
 }
 
 /// Whose kernels take rows of tokens from rank to rank.

@@ -25,6 +25,7 @@ use super::reader::Reader;
 use super::{documents, foreign, gate, machine, names, trained, written};
 use crate::cost::{Backend, Profile, Software};
 use crate::hardware::{Topology, Vendor};
+use crate::model::experts::Experts;
 use crate::model::{ModelConfig, Norm, Position};
 use crate::program::DType;
 use crate::runtime;
@@ -216,6 +217,7 @@ fn block(
         hidden_dropout: reader.flag(&written::Megatron::hidden_dropout, table.hidden_dropout),
         attention_dropout: reader.flag(&written::Megatron::attention_dropout, table.attention_dropout),
         fused_activation: reader.flag(&written::Megatron::bias_activation_fusion, table.bias_activation_fusion),
+        fused_squared_relu: fused_squared_relu(reader, table, model),
         fused_dropout: reader.flag(&written::Megatron::bias_dropout_fusion, table.bias_dropout_fusion),
         fused_rope,
         cross_entropy: cross_entropy(reader, table)?,
@@ -223,6 +225,17 @@ fn block(
         recompute,
         recompute_modules,
     })
+}
+
+/// Whether experts' squared ReLU is one kernel with the weights of their rows.
+fn fused_squared_relu(reader: &mut Reader<'_>, table: &written::Megatron, model: &ModelConfig) -> bool {
+    match &table.use_fused_weighted_squared_relu {
+        Some(at) => *at.get_ref(),
+        None if model.experts().is_some_and(Experts::square_relu) => {
+            reader.assume("megatron.use_fused_weighted_squared_relu", false, false)
+        }
+        None => false,
+    }
 }
 
 fn layer_norm(

@@ -211,6 +211,8 @@ pub fn model(dims: &Dims) -> ModelConfig {
         context: None,
         logit_softcap: dims.logit_softcap > 0.0,
         mtp_layers: 0,
+        mtp_block: vec![],
+        mtp_repeated: false,
         scaled_embedding: dims.scaled_embedding,
         rope_scaled: false,
         dropout: Dropout::default(),

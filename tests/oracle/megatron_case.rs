@@ -48,6 +48,8 @@ fn model(c: &Value) -> ModelConfig {
         context: None,
         logit_softcap: false,
         mtp_layers: 0,
+        mtp_block: vec![],
+        mtp_repeated: false,
         scaled_embedding: false,
         rope_scaled: false,
         dropout: Dropout::default(),
@@ -110,6 +112,7 @@ pub fn job(c: &Value) -> MegatronPlan {
                 hidden_dropout: dropout,
                 attention_dropout: dropout,
                 fused_activation: fused,
+                fused_squared_relu: false,
                 fused_dropout: fused,
                 fused_rope: false,
                 cross_entropy: match &c["fused_loss"] {

@@ -68,6 +68,7 @@ pub fn job(c: &Value) -> MegatronPlan {
             .as_f64()
             .map(|factor| ExpertCapacity { factor: Finite::nearest(factor), pads: c["pad"] == true }),
         dispatcher: TokenDispatcher::find(c["dispatcher"].as_str().unwrap()).unwrap(),
+        exchange_processors: None,
         grouped: on("grouped"),
         permute_fusion: on("permute_fusion"),
         fp32_router: on("router_fp32"),

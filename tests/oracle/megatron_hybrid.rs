@@ -36,10 +36,11 @@ pub fn job(c: &Value) -> MegatronPlan {
         bias: false,
     };
     let dense = FeedForward::Dense(Dense { width: number("ffn"), gating, bias: c["bias"] == true });
-    let pattern: Vec<char> = c["pattern"].as_str().unwrap().chars().collect();
+    let mut parts = c["pattern"].as_str().unwrap().split('/').map(|part| part.chars().collect::<Vec<char>>());
+    let (pattern, ahead) = (parts.next().unwrap(), parts.next().unwrap_or_default());
     let count = pattern.len() as u64;
-    job.split.model.layers = Layers::new(count, 0, count, |place| {
-        let (mixer, feed_forward) = match pattern[place as usize] {
+    let layer = |letter: char| {
+        let (mixer, feed_forward) = match letter {
             'M' => (Mixer::Mamba2(mamba), FeedForward::None),
             '*' => (Mixer::Attention(attention), FeedForward::None),
             '-' => (Mixer::None, dense.clone()),
@@ -47,7 +48,10 @@ pub fn job(c: &Value) -> MegatronPlan {
             other => panic!("no layer is {other}"),
         };
         Layer { mixer, feed_forward, norms: plain.norms }
-    });
+    };
+    job.split.model.layers = Layers::new(count, 0, count, |place| layer(pattern[place as usize]));
+    job.split.model.mtp_block = ahead.into_iter().map(layer).collect();
+    job.split.model.mtp_repeated = c["repeated"] == true;
     job.split.model.position = if gelu { Position::Learned { positions: number("seq") } } else { Position::None };
     let stages = u64::from(job.split.mesh.pp);
     job.split.pipeline.layers = match c["first_stage"].as_u64() {

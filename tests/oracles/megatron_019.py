@@ -18,7 +18,7 @@ from megatron_experts import base
 
 FURTHER = dict(
     kind="step", flex_backend="deepep", first_stage=None, fp4=None, precision_aware=False, first_moment="fp32", second_moment="fp32", remainders=False,
-    optimizer="adam", host_optimizer=0.0, offload=[],
+    optimizer="adam", host_optimizer=0.0, offload=[], repeated=False,
 )
 BASE = {**base.BASE, **experts.EXPERTS, "qk_norm": False, **FURTHER}
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -30,6 +30,8 @@ def settings(c):
     more = {"moe_flex_dispatcher_backend": c["flex_backend"]} if c["experts"] else {}
     if c["offload"]:
         more.update(fine_grained_activation_offloading=True, offload_modules=c["offload"])
+    if c["kind"] == "hybrid" and c["mtp"]:
+        more.update(mtp_num_layers=c["mtp"], mtp_use_repeated_layer=c["repeated"])
     if c["first_stage"]:
         more.update(num_layers_in_first_pipeline_stage=c["first_stage"])
     if c["fp4"]:
@@ -104,7 +106,9 @@ def prepare(c):
 
         plain = hybrid.TransformerConfig
         hybrid.TransformerConfig = lambda **values: plain(**{k: v for k, v in values.items() if k in plain.__dataclass_fields__})
-        hybrid.MambaModel = lambda config, spec, vocab, seq, hybrid_override_pattern, **more: HybridModel(
+        # Modules that predict ahead stand in the pattern.
+        base.get_gpt_mtp_block_spec = lambda *given, **named: None
+        hybrid.MambaModel = lambda config, spec, vocab, seq, hybrid_override_pattern, mtp_block_spec=None, **more: HybridModel(
             config, hybrid_stack_spec, vocab, seq, hybrid_layer_pattern=hybrid_override_pattern, **more
         )
     experts.TransformerConfig = widened(experts.TransformerConfig, settings(c))

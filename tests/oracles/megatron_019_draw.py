@@ -123,10 +123,20 @@ fsdp("s-grads", strategy="optim_grads")
 fsdp("s-optim-tp2", strategy="optim", tp=2)
 
 ASIDE = set(random.Random(2026).sample(sorted(CASES), len(CASES) // 3))
+DRAWN = list(CASES)
+
+# Asked for one by one, when their rules were written.
+for recipe in ("delayed", "tensorwise", "blockwise", "mxfp8"):
+    moe(f"f-{recipe}-biased", tp=1, fp8=recipe, permute_fusion=True, bias=True)
+EXPERTS = dict(experts=8, topk=2, width=1024, ep=4, etp=1, aux=0.01, shared=1024)
+hybrid("h-ahead", "MEM*E/*E", mtp=1, **EXPERTS)
+hybrid("h-ahead-repeated", "MEM*E/*E/*E", mtp=2, repeated=True, **EXPERTS)
+hybrid("h-ahead-mamba", "M-M*-/M-", mtp=1)
+
 for name, case in CASES.items():
     case["aside"] = name in ASIDE
 
 if __name__ == "__main__":
     for name, case in CASES.items():
         print(name, case)
-    print(len(CASES), "cases,", len(ASIDE), "aside")
+    print(len(DRAWN), "drawn,", len(ASIDE), "of them aside,", len(CASES) - len(DRAWN), "more")

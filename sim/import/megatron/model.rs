@@ -23,7 +23,7 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportEr
     let layers = match (settings.count("num_layers")?, &hybrid) {
         (Some(found), _) => found,
         (None, Some(pattern)) => Found {
-            value: pattern.value.chars().filter(|letter| !matches!(letter, '|' | '/')).count() as i64,
+            value: pattern.value.split('/').next().unwrap_or("").chars().filter(|letter| *letter != '|').count() as i64,
             why: pattern.why.clone().so("a letter for each layer"),
             stated: true,
         },

@@ -32,9 +32,10 @@ pub fn model(out: &mut Imported, settings: &Settings<'_>, sizes: Sizes) -> Resul
     put_found(out, "window_attn_skip_freq", settings.count("window_attn_skip_freq")?);
     put_found(out, "softmax_type", settings.word("softmax_type")?.filter(|found| found.value != "vanilla"));
     put_found(out, "activation_func_clamp_value", settings.number("activation_func_clamp_value")?);
-    for key in ["hybrid_layer_pattern", "hybrid_override_pattern"] {
+    for key in ["hybrid_layer_pattern", "hybrid_override_pattern", "mtp_hybrid_override_pattern"] {
         put_found(out, key, settings.word(key)?);
     }
+    put_found(out, "mtp_use_repeated_layer", settings.flag("mtp_use_repeated_layer")?.filter(|found| found.value));
     // Every model's settings have these, with or without such layers.
     let hybrid = settings.word("hybrid_layer_pattern")?.or(settings.word("hybrid_override_pattern")?).is_some();
     for key in ["mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim"] {

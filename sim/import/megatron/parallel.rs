@@ -79,7 +79,8 @@ pub fn pipeline(out: &mut Imported, settings: &Settings<'_>) -> Result<(), Impor
         return layout(out, settings, found);
     }
     if let Some(found) = settings.word("hybrid_layer_pattern")?.filter(|found| found.value.contains('|')) {
-        let stages = found.value.split('|').map(|stage| stage.chars().count() as i64).collect();
+        let stack = found.value.split('/').next().unwrap_or("");
+        let stages = stack.split('|').map(|stage| stage.chars().count() as i64).collect();
         return staged(out, settings, stages, found);
     }
     let layers = layers(out);

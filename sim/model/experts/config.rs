@@ -1,5 +1,6 @@
 //! What a mixture of experts is made of, and how it is written.
 
+use crate::model::operators::Activation;
 use crate::model::parts::Gating;
 use crate::model::routing::Load;
 
@@ -64,6 +65,11 @@ pub struct Experts {
 }
 
 impl Experts {
+    /// Whether they square a ReLU, without a gate.
+    pub fn square_relu(&self) -> bool {
+        self.gating == Gating::Plain(Activation::ReluSquared)
+    }
+
     /// Matrices and biases of one expert.
     fn one(&self, inputs: u64) -> u64 {
         let up = self.gating.ups();

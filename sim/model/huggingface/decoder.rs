@@ -72,6 +72,10 @@ pub(super) struct Decoder {
     pub list: Option<Vec<Layer>>,
     pub logit_softcap: bool,
     pub mtp_layers: u64,
+    /// Layers of a module that predicts ahead; none: one like the last.
+    pub mtp_block: Vec<Layer>,
+    /// All such modules are one.
+    pub mtp_repeated: bool,
     pub scaled_embedding: bool,
     /// Cosines and sines are multiplied by a factor ([`rope_scaled`]).
     pub rope_scaled: bool,
@@ -99,6 +103,8 @@ impl Decoder {
             context: None,
             logit_softcap: self.logit_softcap,
             mtp_layers: self.mtp_layers,
+            mtp_block: self.mtp_block,
+            mtp_repeated: self.mtp_repeated,
             scaled_embedding: self.scaled_embedding,
             rope_scaled: self.rope_scaled,
             dropout: Dropout::default(),
@@ -196,6 +202,8 @@ pub(super) fn bare((layers, width, vocab): (u64, u64, u64), (heads, head_dim): (
         list: None,
         logit_softcap: false,
         mtp_layers: 0,
+        mtp_block: vec![],
+        mtp_repeated: false,
         scaled_embedding: false,
         rope_scaled: false,
         notes: Vec::new(),

@@ -233,7 +233,7 @@ mod tests {
             (json!({"hybrid_layer_pattern": "M-M-"}), "one for each layer of \"num_layers\""),
             (json!({"num_layers": null, "hybrid_layer_pattern": "MG"}), "not 'G'"),
             (json!({"num_layers": null, "hybrid_layer_pattern": "ME"}), "not 'E'"),
-            (json!({"num_layers": null, "hybrid_layer_pattern": "M-/*-"}), "tokens further ahead"),
+            (json!({"num_layers": null, "hybrid_layer_pattern": "M-/*-/M-"}), "the same letters behind each"),
         ] {
             let error = model(&changes).expect_err(words).to_string();
             assert!(error.contains(words), "{changes}: {error}");

@@ -119,14 +119,14 @@ pub(super) fn listed<T: Copy>(keys: &Keys<'_>, layers: u64, known: &[(&str, T)])
 pub(super) fn of_letters(
     keys: &Keys<'_>,
     (key, pattern): (&'static str, &str),
-    decoder: Decoder,
-    mixer: Mixer,
+    ahead: Option<(&'static str, &str)>,
+    (decoder, mixer): (Decoder, Mixer),
 ) -> Result<Decoder, ModelError> {
     let both = decoder.layer(0);
     let with_experts = decoder.experts.is_some();
     let dense = Decoder { experts: None, list: None, notes: vec![], ..decoder };
     let (attention, dense_ffn) = (both.mixer, dense.layer(0).feed_forward);
-    let one = |letter: char| {
+    let one = |(key, pattern): (&'static str, &str), letter: char| {
         let (mixer, feed_forward) = match letter {
             'M' => (mixer, FeedForward::None),
             '*' => (attention, FeedForward::None),
@@ -139,9 +139,11 @@ pub(super) fn of_letters(
         };
         Ok(Layer { mixer, feed_forward, norms: both.norms })
     };
-    let list: Vec<Layer> = pattern.chars().map(one).collect::<Result<_, _>>()?;
+    let layers = |of: (&'static str, &str)| of.1.chars().map(|letter| one(of, letter)).collect::<Result<Vec<_>, _>>();
+    let list = layers((key, pattern))?;
+    let mtp_block = ahead.map_or_else(|| Ok(vec![]), layers)?;
     if !list.iter().any(|layer| layer.mixer != Mixer::None) {
         return Err(keys.wrong(key, &Value::from(pattern), "a layer that mixes tokens: M or *"));
     }
-    Ok(Decoder { list: Some(list), ..dense })
+    Ok(Decoder { list: Some(list), mtp_block, ..dense })
 }

@@ -5,14 +5,15 @@ use serde_json::Value;
 
 use super::ModelError;
 use super::decoder::{COMMON, Decoder, activation, sized};
-use super::experts::{routed, zero_or};
+use super::experts::{routed, zero_or, zero_to};
 use super::keys::Keys;
-use super::limits::{EXPERTS, FFN, HEAD_DIM, HEADS, LENGTH, PATTERN};
+use super::limits::{AHEAD, EXPERTS, FFN, HEAD_DIM, HEADS, LENGTH, PATTERN};
 use super::mixers::{harmless, mamba, of_letters};
 use crate::model::experts::{Experts, Router, Score};
 use crate::model::{Activation, Gating, Mamba2, Mixer, Position};
 
 const LETTERS: &str = "hybrid_override_pattern";
+const LETTERS_AHEAD: &str = "mtp_hybrid_override_pattern";
 
 /// Reads `model_type` `nemotron_h`.
 pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
@@ -54,7 +55,18 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Decoder, ModelError> {
     for key in EXPERT_KEYS {
         keys.ask(key);
     }
-    of_letters(keys, (LETTERS, pattern), decoder, mixer)
+    // One set for all: NemotronHBridge (Megatron-Bridge 0.6.2).
+    let decoder = Decoder {
+        mtp_layers: zero_to(keys, "num_nextn_predict_layers", AHEAD, 0)?,
+        mtp_repeated: keys.flag("mtp_use_repeated_layer", true)?,
+        ..decoder
+    };
+    let ahead = keys.word(LETTERS_AHEAD)?.filter(|letters| !letters.is_empty());
+    if let (None, 1..) = (ahead, decoder.mtp_layers) {
+        let expected = "a letter for each layer of a module that predicts ahead, such as \"*E\"";
+        return Err(keys.missing(LETTERS_AHEAD, expected, "copy it from the model's config.json"));
+    }
+    of_letters(keys, (LETTERS, pattern), ahead.map(|letters| (LETTERS_AHEAD, letters)), (decoder, mixer))
 }
 
 /// Keys of experts that a model without them may still write.

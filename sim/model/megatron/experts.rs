@@ -7,6 +7,7 @@
 //! ```
 
 use super::Fp8;
+use crate::program::{ExchangeLibrary, Rows, Way};
 
 /// How many rows are where. Tokens T, experts E, each token chooses k of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub struct Routed {
     pub multiplied: u64,
     /// Numbers of a row: the model's width, or that which experts see.
     pub width: u64,
+    /// Processors that exchange kernels run on, if the job says (`--moe-flex-dispatcher-num-sms`).
+    pub processors: Option<u32>,
 }
 
 /// The most rows that an expert takes of a rank (`--moe-expert-capacity-factor`).
@@ -46,6 +49,12 @@ pub struct Capacity {
 }
 
 impl Routed {
+    /// What a library's kernels take from rank to rank.
+    pub fn exchanged(&self, way: Way, library: ExchangeLibrary) -> Rows {
+        let &Routed { tokens, experts, top_k, processors, .. } = self;
+        Rows { way, tokens, experts, top_k, library, processors }
+    }
+
     /// Whether every expert is given as many rows, known beforehand.
     pub fn pads(&self) -> bool {
         self.capacity.is_some_and(|capacity| capacity.pads)
@@ -165,7 +174,7 @@ pub enum RoutedOp {
     Weigh {
         /// Whether the input's second half is multiplied with the activated first.
         gated: bool,
-        /// Whether it is one kernel (`weighted_bias_swiglu_impl`), which only gated ones have.
+        /// Whether it is one kernel (`weighted_bias_swiglu_impl`; of what is not gated `weighted_squared_relu_impl`).
         fused: bool,
         /// Whether both halves are clamped before, in operators of their own (`weighted_bias_quick_geglu_impl`).
         clamped: bool,

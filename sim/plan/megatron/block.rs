@@ -87,6 +87,8 @@ pub struct Block {
     pub attention_dropout: bool,
     /// Whether bias and activation are one kernel (`--bias-gelu-fusion`, `--bias-swiglu-fusion`).
     pub fused_activation: bool,
+    /// Whether experts' squared ReLU and the weights of their rows are one kernel (`use_fused_weighted_squared_relu`).
+    pub fused_squared_relu: bool,
     /// Whether bias, dropout and residual are one kernel (`--bias-dropout-fusion`).
     pub fused_dropout: bool,
     /// Whether rotary embeddings are one kernel (`--apply-rope-fusion`).
@@ -111,6 +113,7 @@ impl Block {
             hidden_dropout: false,
             attention_dropout: false,
             fused_activation: false,
+            fused_squared_relu: false,
             fused_dropout: false,
             fused_rope: true,
             cross_entropy,

@@ -48,6 +48,8 @@ pub struct ExpertCapacity {
 pub struct Mixture {
     /// `--moe-token-dispatcher-type`: how rows get to experts and back.
     pub dispatcher: TokenDispatcher,
+    /// `--moe-flex-dispatcher-num-sms`: processors (SMs) that DeepEP's or Hybrid-EP's kernels run on; none: each library's own number.
+    pub exchange_processors: Option<u32>,
     /// The most rows that an expert takes; none: it takes whatever comes.
     pub capacity: Option<ExpertCapacity>,
     /// `--moe-grouped-gemm`: the rank's experts are multiplied in one call; if not, one after the other (`SequentialMLP`).

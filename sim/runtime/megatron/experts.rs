@@ -64,10 +64,6 @@ pub(super) fn refuses(job: &Split) -> Option<Refusal> {
     let grouped = job.mixture.is_none_or(|run| run.grouped);
     let cases = [
         (
-            job.matmuls.fp8().is_some() && experts.bias,
-            Refusal::new("experts-fp8-biases", "experts with biases in fp8").on(FP8).instead(FP8_SIZES),
-        ),
-        (
             job.matmuls.fp8().is_some()
                 && [experts.width / u64::from(mesh.etp), experts.latent.unwrap_or(0)]
                     .iter()
@@ -230,6 +226,7 @@ fn routed(job: &Split, experts: &Experts, tokens: u64) -> Routed {
         received,
         multiplied,
         width: experts.latent.unwrap_or(job.model.width),
+        processors: job.mixture.and_then(|run| run.exchange_processors),
     }
 }
 
@@ -320,7 +317,8 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, (experts, params): (&Experts,
     let routing = Routing { routed, fused, tokens, passing, weights, map, weighs };
     let fp8 = m.job.matmuls.fp8();
     let (ups, gated) = (experts.gating.ups(), matches!(experts.gating, Gating::Gated(_)));
-    let weigh = RoutedOp::Weigh { gated, fused: m.job.block.fused_activation, clamped: experts.clamped };
+    let (activation, squared) = (m.job.block.fused_activation, m.job.block.fused_squared_relu && experts.square_relu());
+    let weigh = RoutedOp::Weigh { gated, fused: activation || squared, clamped: experts.clamped };
     let own = own_rows(experts, &routed);
     let (engine, widths) = (m.engine(), [d, ups * width, width]);
     let mut each = |g: &mut GraphBuilder, given: [ValueId; 2]| {
@@ -357,6 +355,12 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, (experts, params): (&Experts,
             g.let_go_of(weigh..weigh + 1);
         }
         let mut held = vec![up, active];
+        if !params.biases.is_empty() {
+            g.drop_values(&held);
+            let before = out;
+            out = op(g, RoutedOp::AddBiases, &[before, weights], &params.biases, ("out_CD", CD, d));
+            held = vec![before];
+        }
         if let Some(filled) = filled {
             let before = out;
             out = op(g, RoutedOp::Fill, &[before], &[], ("out_CD", CD, d));
@@ -365,12 +369,7 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, (experts, params): (&Experts,
             held.push(before);
         }
         g.drop_values(&held);
-        if params.biases.is_empty() {
-            return out;
-        }
-        let sum = op(g, RoutedOp::AddBiases, &[out, weights], &params.biases, ("out_CD", CD, d));
-        g.drop_values(&[out]);
-        sum
+        out
     };
     let mut stage = params.shared.map(|params| beside(m, (params, experts)));
     let stage = stage.as_mut().filter(|_| overlaps).map(|stage| stage as &mut _);

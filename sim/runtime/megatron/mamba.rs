@@ -46,8 +46,8 @@ pub(super) fn refuses(job: &MegatronPlan) -> Option<Refusal> {
                 .instead("remove megatron.recompute, and name parts in megatron.recompute_modules"),
         ),
         (
-            split.model.mtp_layers > 0,
-            Refusal::new("hybrid-multi-token", "multi-token prediction behind a hybrid stack")
+            split.model.mtp_layers > 0 && split.model.mtp_block.is_empty(),
+            Refusal::new("hybrid-multi-token", "multi-token prediction behind a hybrid stack by modules whose layers nobody names")
                 .on("megatron.mtp_num_layers")
                 .instead("write megatron.mtp_num_layers = 0"),
         ),

@@ -6,10 +6,13 @@
 //! tokens, rolled ─► embedding ─► enorm ─┴► eh_proj ─► block ─► norm ─► the next module …
 //! ```
 //!
-//! A module reads the hidden state before it and the words' rows of the tokens moved by one, and has a block of the model's
-//! last kind. The stage with the head has all of them, and a copy of the words' table. The head multiplies with each result;
-//! the losses ride on the hidden state, to whose gradient theirs is added on the way back (`MTPLossAutoScaler`). The final norm
-//! is on the stage with the last block, which need not be the head's (`has_final_layernorm_in_this_stage`).
+//! A module reads the hidden state before it and the words' rows of the tokens moved by one. It has a block of the model's last kind, or the
+//! layers of a pattern of its own (`mtp_hybrid_override_pattern`). All may be one and the same (`mtp_use_repeated_layer`). The stage with the
+//! head has all of them, and a copy of the words' table. The head multiplies with each result; the losses ride on the hidden state, to whose
+//! gradient theirs is added on the way back (`MTPLossAutoScaler`). The final norm is on the stage with the last block, which need not be the
+//! head's (`has_final_layernorm_in_this_stage`).
+
+use std::ops::Range;
 
 use super::blocks::{self, BlockParams};
 use super::builder::{self, BLD, BS, BSD, Modules, SS};
@@ -32,7 +35,7 @@ pub(super) fn refuses(job: &Split) -> Option<Refusal> {
     }
     let together = matches!(job.block.recompute, Recompute::Uniform { layers } if layers > 1);
     let (combines, maxima) = (job.combines(), job.matmuls.reduces_maxima());
-    let dense = job.model.layers.last().experts().is_none();
+    let dense = job.model.ahead().iter().all(|layer| layer.experts().is_none());
     let cases = [
         (job.vocabulary_split().is_some(), Refusal::new("multi-token-shared-vocabulary", "multi-token prediction with a vocabulary that pipeline ranks share").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN)),
         (
@@ -102,7 +105,7 @@ struct Params {
     tokens: Vec<usize>,
     hidden: Vec<usize>,
     projection: usize,
-    block: BlockParams,
+    block: Vec<BlockParams>,
     norm: Vec<usize>,
 }
 
@@ -177,15 +180,15 @@ pub(super) fn head(job: &Split) -> Graph {
         ["tokens_BS", "labels_BS", "positions_BS"].map(|name| m.g.input(name, BS, DType::Int64));
     let mask = m.g.input("mask_SS", SS, job.dtype);
     let (d, v, count) = (m.dims.d, m.dims.v, job.model.mtp_layers);
-    let layer = job.model.layers.last();
+    let layers = job.model.ahead();
     let last =
         (!norm_apart(job)).then(|| m.norm_params("decoder.final_layernorm.weight", "decoder.final_layernorm.bias"));
-    let modules: Vec<Params> = (0..count)
+    let modules: Vec<Params> = (0..job.model.mtp_sets())
         .map(|_| Params {
             tokens: m.norm_params("mtp.enorm.weight", "mtp.enorm.bias"),
             hidden: m.norm_params("mtp.hnorm.weight", "mtp.hnorm.bias"),
             projection: m.g.param("mtp.eh_proj.weight", d / u64::from(job.mesh.tp), 2 * d),
-            block: blocks::block_params(&mut m, layer),
+            block: layers.iter().map(|layer| blocks::block_params(&mut m, layer)).collect(),
             norm: m.norm_params("mtp.final_layernorm.weight", "mtp.final_layernorm.bias"),
         })
         .collect();
@@ -200,7 +203,8 @@ pub(super) fn head(job: &Split) -> Graph {
     };
     let mut moved = Moved { tokens, positions };
     let mut hidden = vec![xn];
-    for params in &modules {
+    for at in 0..count as usize {
+        let params = &modules[at.min(modules.len() - 1)];
         let before = [moved.tokens, moved.positions];
         moved = Moved {
             tokens: m.rolled(moved.tokens, ("tokens_BS", DType::Int64)),
@@ -213,8 +217,12 @@ pub(super) fn head(job: &Split) -> Graph {
         let embedded = m.megatron("embedding", embed, &[moved.tokens, moved.positions], &[words], ("h_LBD", BLD));
         let (first, given) = (m.g.ops(), hidden[hidden.len() - 1]);
         let joined = m.joined([embedded, given], params);
-        let out = blocks::block_of(&mut m, [joined, mask], (layer, &params.block));
-        m.g.drop_values(&[joined]);
+        let mut out = joined;
+        for (layer, params) in layers.iter().zip(&params.block) {
+            let given = out;
+            out = blocks::block_of(&mut m, [given, mask], (layer, params));
+            m.g.drop_values(&[given]);
+        }
         let out = m.scales(out, true);
         let normed = m.norm(NORM, out, &params.norm);
         m.g.drop_values(&[out]);
@@ -264,6 +272,13 @@ pub(super) fn head(job: &Split) -> Graph {
     m.g.drop_values(&[parts[0], main, logits]);
     let loss = m.mean(losses, loss_mask);
     m.g.finish(loss)
+}
+
+/// Where among a head's parameters those of a module lie that is used for every token further ahead, if it is.
+pub(super) fn repeated(job: &Split, head: &Graph) -> Option<Range<usize>> {
+    let named = |name: &str| head.params.iter().position(|param| param.name == name);
+    let begins = named("mtp.enorm.weight").filter(|_| job.model.mtp_sets() < job.model.mtp_layers)?;
+    Some(begins..named("output_layer.weight")?)
 }
 
 /// Words of the last stage's own table that its modules read, and weights of the head, by how often a micro-batch uses each.

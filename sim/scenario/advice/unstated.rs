@@ -15,8 +15,8 @@ const LONGER: u64 = 5;
 const COUNTS: f64 = 0.01;
 
 /// What runs of one model on one machine most often differ in, and what a description of a run most often leaves out: stages of a
-/// pipeline, the dispatch of experts, what overlaps, graphs, what is recomputed or kept, and the micro-batch.
-const DECISIVE: [&str; 21] = [
+/// pipeline, the dispatch of experts and their load, what overlaps, graphs, what is recomputed or kept, and the micro-batch.
+const DECISIVE: [&str; 22] = [
     "activation_checkpointing.policy",
     "batch.micro",
     "compile.blocks",
@@ -31,6 +31,7 @@ const DECISIVE: [&str; 21] = [
     "megatron.overlap_param_gather",
     "megatron.recompute",
     "megatron.tp_comm_overlap",
+    "model.expert_load",
     "nanotron.recompute_layer",
     "pipeline.overlap_p2p",
     "pipeline.virtual_stages",

@@ -2,6 +2,7 @@
 
 use super::rule::{ALL_EXPERTS, Rule};
 use crate::model::Position;
+use crate::model::experts::Experts;
 use crate::program::DType;
 use crate::runtime::megatron::{Core, CrossEntropy, MegatronPlan, Split, Strategy, has_no_use_for_buckets};
 use crate::runtime::nanotron::NanotronPlan;
@@ -62,6 +63,11 @@ pub(super) const RULES: &[Rule<Split>] = &[
         &["megatron.align_param_gather"],
         |plan| plan.job.pipeline.virtual_stages == 1,
         "ranks have one stage each, and gather at their own pace",
+    ),
+    Rule(
+        &["megatron.use_fused_weighted_squared_relu"],
+        |plan| !plan.job.model.experts().is_some_and(Experts::square_relu),
+        "no expert of the model squares a ReLU",
     ),
     Rule(&["model.expert_load", "megatron.moe_router_force_load_balancing"], |plan| all_experts(plan.job), ALL_EXPERTS),
     Rule(

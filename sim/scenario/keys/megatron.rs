@@ -266,6 +266,8 @@ keys! {
     /// `bias_gelu_fusion` and `bias_swiglu_fusion`: whether bias and activation are one kernel.
     bias_activation_fusion: Option<bool> => MEGATRON
         default MEGATRON => "true" of "NVIDIA/Megatron-LM core_v0.16.1" at "megatron/training/arguments.py:2035-2041, 964-965";
+    /// `use_fused_weighted_squared_relu`: whether experts' squared ReLU and the weights of their rows are one kernel.
+    use_fused_weighted_squared_relu: Option<Spanned<bool>> => MEGATRON;
     /// `bias_dropout_fusion`: whether bias, dropout and residual are one kernel.
     bias_dropout_fusion: Option<bool> => MEGATRON
         default MEGATRON => "true" of "NVIDIA/Megatron-LM core_v0.16.1" at "megatron/training/arguments.py:2042";
@@ -293,6 +295,8 @@ keys! {
         default &["megatron"] => "\"allgather\"" of "NVIDIA/Megatron-LM core_v0.16.1" at "megatron/core/transformer/transformer_config.py:675";
     /// `moe_flex_dispatcher_backend`: whose kernels the flex dispatcher calls.
     moe_flex_dispatcher_backend: Option<Spanned<FlexBackend>> => MEGATRON;
+    /// `moe_flex_dispatcher_num_sms`: SMs that its kernels run on (`moe_deepep_num_sms`, `moe_hybridep_num_sms` before 0.19).
+    moe_flex_dispatcher_num_sms: Option<Spanned<i64>> as between(1, 1 << 10) => MEGATRON.such_as("32");
     /// `moe_expert_capacity_factor`: the most tokens of an expert, over its even share.
     moe_expert_capacity_factor: Option<Spanned<f64>> => MEGATRON.such_as("1.25");
     /// `moe_pad_expert_input_to_capacity`: whether each expert's input is padded to its capacity.

@@ -96,6 +96,7 @@ pub(super) fn mixture(
     let keys = [
         table.moe_token_dispatcher_type.as_ref().map(|at| at.span()),
         table.moe_flex_dispatcher_backend.as_ref().map(|at| at.span()),
+        table.moe_flex_dispatcher_num_sms.as_ref().map(|at| at.span()),
         table.moe_expert_capacity_factor.as_ref().map(|at| at.span()),
         table.moe_pad_expert_input_to_capacity.as_ref().map(|at| at.span()),
         table.moe_grouped_gemm.as_ref().map(|at| at.span()),
@@ -120,11 +121,7 @@ pub(super) fn mixture(
     let grouped = grouped(reader, table);
     let dispatcher = dispatcher(reader, table)?;
     let capacity = capacity(reader, table)?;
-    match dispatcher {
-        TokenDispatcher::Flex => reader.note("DeepEP is taken to run on 20 processors (moe_deepep_num_sms)"),
-        TokenDispatcher::Hybrid => reader.note("Hybrid-EP is taken to run on 16 processors (moe_hybridep_num_sms)"),
-        TokenDispatcher::AllToAll | TokenDispatcher::AllGather => {}
-    }
+    let exchange_processors = exchange_processors(reader, table, dispatcher)?;
     let shared_overlap = super::overlap::shared(reader, table, (model, dispatcher))?;
     let engine = implementation == Implementation::TransformerEngine;
     let flag = |at: &Option<Spanned<bool>>| at.as_ref().map(|at| *at.get_ref());
@@ -137,6 +134,7 @@ pub(super) fn mixture(
     }
     Ok(Some(Mixture {
         dispatcher,
+        exchange_processors,
         capacity,
         grouped,
         permute_fusion: reader.flag(&written::Megatron::moe_permute_fusion, flag(&table.moe_permute_fusion)),
@@ -223,6 +221,33 @@ fn dispatcher(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<Toke
             Ok(reader.assume_for("megatron.moe_flex_dispatcher_backend", named, "deepep", why))
         }
         (None, _) => Ok(named),
+    }
+}
+
+/// How many processors its kernels run on, if not its library's own number.
+fn exchange_processors(
+    reader: &mut Reader<'_>,
+    table: &written::Megatron,
+    dispatcher: TokenDispatcher,
+) -> Result<Option<u32>, ScenarioError> {
+    const KEY: &str = "megatron.moe_flex_dispatcher_num_sms";
+    let own = match dispatcher {
+        TokenDispatcher::Flex => Some((20, "Megatron-Core's number for DeepEP")),
+        TokenDispatcher::Hybrid => Some((16, "Hybrid-EP's own; NVIDIA's performance scripts write 32")),
+        TokenDispatcher::AllToAll | TokenDispatcher::AllGather => None,
+    };
+    match (&table.moe_flex_dispatcher_num_sms, own) {
+        (Some(at), own) => {
+            let count = reader.count(&written::Megatron::moe_flex_dispatcher_num_sms, at)?;
+            if own.is_none() {
+                let problem = "moe_flex_dispatcher_num_sms is the flex dispatcher's, and this is another one";
+                let remedy = "write megatron.moe_token_dispatcher_type = \"flex\", or remove the key";
+                return Err(reader.plan(at, problem, remedy));
+            }
+            Ok(Some(count as u32))
+        }
+        (None, Some((own, why))) => Ok(reader.assume_for(KEY, None, own, why)),
+        (None, None) => Ok(None),
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) fn mfu(scenario: &Scenario, classes: &[Class], step: Time, tokens: u6
     // A block that predicts further ahead counts as one more, and the head once more (`num_floating_point_operations`).
     let heads = model.mtp_layers * model.vocab * model.width;
     let matmul = all + u128::from(heads) - u128::from(looked_up * model.width);
-    let ahead = model.mtp_layers * model.layers.last().mixer.score_width();
+    let ahead = model.mtp_layers * model.ahead().iter().map(|layer| layer.mixer.score_width()).sum::<u64>();
     let scores = model.layers.iter().map(|layer| layer.mixer.score_width()).sum::<u64>() + ahead;
     let attention = u128::from(scores) * u128::from(scenario.job.seq());
     let ranks: u32 = classes.iter().map(|class| class.ranks).sum();

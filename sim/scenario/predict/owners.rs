@@ -43,12 +43,14 @@ struct Sizes {
 /// Sizes by part.
 fn sizes(model: &ModelConfig) -> [Sizes; Owner::COUNT] {
     let (count, mut sizes) = (model.params(), [Sizes::default(); Owner::COUNT]);
-    let last = (0..model.mtp_layers).map(|_| (model.layers.last(), 0));
-    for (layer, one) in model.layers.iter().map(|layer| (layer, 1)).chain(last) {
+    let ahead =
+        (0..model.mtp_layers).flat_map(|at| model.ahead().iter().map(move |layer| (layer, 0, at < model.mtp_sets())));
+    for (layer, one, own) in model.layers.iter().map(|layer| (layer, 1, true)).chain(ahead) {
         let owners = [layer.mixer.owner(), layer.feed_forward.owner()];
         for (owner, (all, met)) in owners.into_iter().zip(layer.halves(model.width)) {
             let of = &mut sizes[owner as usize];
-            (of.layers, of.params, of.met) = (of.layers + one, of.params + all, of.met + met);
+            (of.layers, of.met) = (of.layers + one, of.met + met);
+            of.params += if own { all } else { 0 };
         }
         sizes[owners[0] as usize].scores += layer.mixer.score_width();
     }
@@ -63,11 +65,10 @@ fn sizes(model: &ModelConfig) -> [Sizes; Owner::COUNT] {
     embedding.met += count.embedding - (model.vocab + positions) * model.width;
     // Modules that predict further ahead have a projection and norms, and use the head once more each. A tied head multiplies with the
     // embedding's table.
-    let (last, ahead) = (model.layers.last().params(model.width).0, model.mtp_layers);
-    let own = count.final_norm + ahead * (count.ahead - last);
+    let beside = count.ahead - model.ahead().iter().map(|layer| layer.params(model.width).0).sum::<u64>();
     let head = &mut sizes[Owner::Head as usize];
-    head.params += count.head + own;
-    head.met += (1 + ahead) * model.vocab * model.width + own;
+    head.params += count.head + count.final_norm + model.mtp_sets() * beside;
+    head.met += (1 + model.mtp_layers) * model.vocab * model.width + count.final_norm + model.mtp_layers * beside;
     sizes
 }
 

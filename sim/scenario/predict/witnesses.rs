@@ -252,6 +252,8 @@ mod tests {
                 "single-gpu" => 0.45,
                 // JAX on GPUs: most are 15 to 28 % too fast, each machine has few families, and one is faster than its chips' peak.
                 "cuda-fsdp-jax" => 0.35,
+                // Hybrids are NVIDIA's own runs, and of two models: Nemotron 3 Super with two tensor ranks is 20 % too fast, and says so to nobody.
+                "hybrid-ssm" => 0.45,
                 _ => 0.65,
             };
             assert!(runs < 10 || (least..=0.95).contains(&share), "{lane}: {share:.3} of {runs}");

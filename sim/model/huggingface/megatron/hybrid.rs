@@ -1,7 +1,8 @@
 //! A hybrid stack as Megatron-LM's arguments describe it: `--hybrid-layer-pattern`, or `--hybrid-override-pattern` up to 0.16, a letter for each
 //! layer (core_v0.17.0: `core/ssm/mamba_hybrid_layer_allocation.py`; core_v0.16.1: `core/ssm/mamba_mixer.py`).
 //!
-//! `|` stands between stages of a pipeline, which a scenario names under `pipeline.layers`.
+//! `|` stands between stages of a pipeline, which a scenario names under `pipeline.layers`; behind each `/` stand the layers of a module that
+//! predicts a token further ahead (core_v0.17.0, `parse_hybrid_pattern`).
 
 use serde_json::Value;
 
@@ -14,26 +15,38 @@ use crate::model::{Mamba2, Mixer};
 
 const KEYS: [&str; 2] = ["hybrid_layer_pattern", "hybrid_override_pattern"];
 
+/// Letters of a module that predicts ahead, where they do not stand behind "/".
+const AHEAD_KEY: &str = "mtp_hybrid_override_pattern";
+
 /// The pattern, without the marks between stages, and its key.
 pub(super) struct Letters {
     key: &'static str,
     pattern: String,
+    /// Letters of a module that predicts ahead, and their key.
+    ahead: Option<(&'static str, String)>,
+    /// How many of these stand there.
+    modules: u64,
 }
 
 /// Reads it, if there is one.
 pub(super) fn letters(keys: &Keys<'_>) -> Result<Option<Letters>, ModelError> {
     for key in KEYS {
         let Some(text) = keys.word(key)? else { continue };
-        if text.contains('/') {
-            let why =
-                "modules that predict tokens further ahead (behind \"/\") are not described beside a hybrid stack";
-            return Err(keys.unsupported(key, &Value::from(text), why, "cut the pattern before the first \"/\""));
+        let mut parts = text.split('/');
+        let pattern: String = parts.next().unwrap_or("").chars().filter(|letter| *letter != '|').collect();
+        let behind: Vec<&str> = parts.collect();
+        if behind.iter().any(|part| part.is_empty() || *part != behind[0]) {
+            let expected =
+                "the same letters behind each \"/\", one part for each token that is predicted further ahead";
+            return Err(keys.wrong(key, &Value::from(text), expected));
         }
-        let pattern: String = text.chars().filter(|letter| *letter != '|').collect();
+        let apart = keys.word(AHEAD_KEY)?.filter(|letters| !letters.is_empty());
+        let ahead = behind.first().map(|letters| (key, (*letters).to_owned()));
+        let ahead = ahead.or(apart.map(|letters| (AHEAD_KEY, letters.to_owned())));
         if pattern.is_empty() || pattern.chars().count() as u64 > LAYERS.most {
             return Err(keys.wrong(key, &Value::from(text), "a letter for each layer, such as \"M-M*-\""));
         }
-        return Ok(Some(Letters { key, pattern }));
+        return Ok(Some(Letters { key, pattern, ahead, modules: behind.len() as u64 }));
     }
     Ok(None)
 }
@@ -78,5 +91,8 @@ pub(super) fn layers(keys: &Keys<'_>, letters: &Letters, decoder: Decoder) -> Re
         true => Mixer::Mamba2(mamba(keys, decoder.width, sizes)?),
         false => Mixer::None,
     };
-    of_letters(keys, (letters.key, &letters.pattern), decoder, mixer)
+    let mtp_repeated = keys.flag("mtp_use_repeated_layer", false)?; // TransformerConfig
+    let decoder = Decoder { mtp_layers: letters.modules, mtp_repeated, ..decoder };
+    let ahead = letters.ahead.as_ref().map(|(key, letters)| (*key, letters.as_str()));
+    of_letters(keys, (letters.key, &letters.pattern), ahead, (decoder, mixer))
 }

@@ -267,6 +267,15 @@ impl Eager {
         self.keep(frame, results, &saved);
     }
 
+    /// The gradient of a bias beside the gradient of the result: summed as that is quantised where a kernel does both
+    /// (`csrc/extensions/bias.cpp`, `bgrad_quantize`), else before it.
+    pub(super) fn bias_of_quantised(&mut self, tokens: u64, outputs: u64, dtype: DType, recipe: Fp8Recipe) -> Storage {
+        match recipe {
+            Fp8Recipe::Delayed | Fp8Recipe::Mxfp8 => self.bias_with_cast(tokens, outputs, dtype),
+            _ => self.sum_rows(tokens, outputs, dtype),
+        }
+    }
+
     /// The gradient of a bias, summed as the gradient of the result is cast and transposed.
     pub(super) fn bias_with_cast(&mut self, tokens: u64, outputs: u64, dtype: DType) -> Storage {
         const NAME: &str = "te.reduce_dbias";

@@ -85,9 +85,10 @@ impl Eager {
         for (&param, weight) in params.iter().zip(weights) {
             let param = frame.params.index(param);
             if fused {
+                let bytes = self.bytes(weight);
                 self.let_go_of_stand_in(weight);
                 if !self.left_for(param) {
-                    self.gradient_arrived(param);
+                    self.store_fused(param, bytes, dtype);
                 }
             } else {
                 self.store_leaf(param, weight, dtype);
@@ -148,17 +149,16 @@ impl Eager {
         number
     }
 
-    /// One kernel each way; backward also makes the gradient of the weights of rows. Where halves are clamped, the kernel reads and
+    /// One kernel each way, of a gated SiLU or of a squared ReLU; backward also makes the gradient of the weights of rows. Where halves are clamped, the kernel reads and
     /// saves a copy that is put together of them, and what they were clamped from is saved as well; the offset of the second half is
     /// made anew from a number of Python's (`weighted_bias_quick_geglu_impl`, `core/fusions/fused_bias_geglu.py`).
     pub(super) fn weigh_rows(
         &mut self,
         (graph, op): (&Graph, &Op),
-        clamped: bool,
+        (gated, clamped): (bool, bool),
         frame: &mut Frame,
         results: Results,
     ) {
-        const NAME: &str = "triton_weighted_swiglu";
         let (read, bytes) = (graph.values[op.inputs[0]].bytes(), graph.values[op.outputs[0]].bytes());
         let mut saved: Vec<Storage> = [0, 1].map(|at| self.retain(Self::value(frame, op.inputs[at]))).to_vec();
         if clamped {
@@ -169,22 +169,34 @@ impl Eager {
             halves.into_iter().for_each(|half| self.release(half));
             saved.push(self.number_from_host(graph.values[op.inputs[0]].dtype, dispatch));
         }
-        let out = self.made(NAME, bytes, read, Dispatch::Compiled);
+        let name = if gated { "triton_weighted_swiglu" } else { "triton_weighted_squared_relu" };
+        let out = self.made(name, bytes, read, Dispatch::Compiled);
         frame.slots[op.outputs[0]] = Some(out);
         self.keep(frame, results, &saved);
     }
 
-    pub(super) fn weigh_rows_backward(&mut self, node: Node<'_>, clamped: bool, frame: &mut Frame, gradient: Storage) {
+    pub(super) fn weigh_rows_backward(
+        &mut self,
+        node: Node<'_>,
+        (gated, clamped): (bool, bool),
+        frame: &mut Frame,
+        gradient: Storage,
+    ) {
         let Node { graph, op, index } = node;
         const NAME: &str = "triton_weighted_swiglu_backward";
         let [bytes, weights] = [0, 1].map(|at| graph.values[op.inputs[at]].bytes());
         let out = graph.values[op.outputs[0]].bytes();
         let rows = self.temporary(bytes, NAME);
         let of_weights = self.temporary(weights, NAME);
-        // Two kernels, each of which reads both: rows side by side are no sum over rows, so inductor does not fuse them.
         let read = bytes + out + weights;
-        self.pointwise(NAME, MemoryKind::Elementwise, read, bytes, Dispatch::Compiled);
-        self.pointwise("triton_weighted_swiglu_sum", MemoryKind::Elementwise, read, weights, Dispatch::Compiled);
+        if gated {
+            // Two kernels, each of which reads both: rows side by side are no sum over rows, so inductor does not fuse them.
+            self.pointwise(NAME, MemoryKind::Elementwise, read, bytes, Dispatch::Compiled);
+            self.pointwise("triton_weighted_swiglu_sum", MemoryKind::Elementwise, read, weights, Dispatch::Compiled);
+        } else {
+            let name = "triton_weighted_squared_relu_backward";
+            self.pointwise(name, MemoryKind::Elementwise, read, bytes + weights, Dispatch::Compiled);
+        }
         let rows = if clamped { self.clamped_gradient(rows, bytes) } else { rows };
         self.let_go(frame, index, gradient);
         self.accumulate(frame, op.inputs[0], rows.into());

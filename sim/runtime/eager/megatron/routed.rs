@@ -81,8 +81,8 @@ impl Eager {
             }
             RoutedOp::Select { .. } => return self.select_rows(graph, op, kind, frame, results),
             RoutedOp::Grouped { .. } => return self.grouped_linear(graph, op, kind, frame, results),
-            RoutedOp::Weigh { fused: true, clamped, .. } => {
-                return self.weigh_rows((graph, op), clamped, frame, results);
+            RoutedOp::Weigh { fused: true, gated, clamped } => {
+                return self.weigh_rows((graph, op), (gated, clamped), frame, results);
             }
             RoutedOp::Weigh { gated, .. } => return self.weigh_plainly(graph, op, gated, frame, results),
             RoutedOp::AddBiases => return self.add_biases(graph, op, frame, results),
@@ -156,8 +156,8 @@ impl Eager {
             RoutedOp::AddShared => return self.add_shared_backward(node, bytes, frame, gradient),
             RoutedOp::Select { .. } => return self.select_rows_backward(node, kind, frame, gradient),
             RoutedOp::Grouped { .. } => return self.grouped_linear_backward(node, kind, frame, gradient),
-            RoutedOp::Weigh { fused: true, clamped, .. } => {
-                return self.weigh_rows_backward(node, clamped, frame, gradient);
+            RoutedOp::Weigh { fused: true, gated, clamped } => {
+                return self.weigh_rows_backward(node, (gated, clamped), frame, gradient);
             }
             RoutedOp::Weigh { gated, .. } => return self.weigh_plainly_backward(node, gated, frame, gradient),
             RoutedOp::AddBiases => return self.add_biases_backward(node, frame, gradient),

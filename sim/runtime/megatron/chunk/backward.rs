@@ -56,7 +56,13 @@ impl Chunk {
         let weight = head.params.iter().position(|param| param.name == HEAD).map(|local| self.first[1] + local);
         let all = [(words, of_words), (weight.unwrap_or(words), of_head)].into_iter().filter(|&(_, uses)| uses > 1);
         // Of the head's own weight nothing is added to the main gradients but by its matmuls.
-        all.map(|(param, uses)| Shared { param, uses, zeroed: param == words }).collect()
+        let all = all.map(|(param, uses)| Shared { param, uses, zeroed: param == words });
+        let again = mtp::repeated(&self.job, head).into_iter().flatten().map(|local| Shared {
+            param: self.first[1] + local,
+            uses: self.job.model.mtp_layers as u32,
+            zeroed: false,
+        });
+        all.chain(again).collect()
     }
 
     /// The gradient of the last block's result; and what goes at the end.

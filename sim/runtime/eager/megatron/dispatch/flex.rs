@@ -73,8 +73,7 @@ fn refuses(experts: ExpertParallel) -> Option<Refusal> {
 }
 
 fn exchanged(routed: &Routed, way: Way) -> Rows {
-    let library = ExchangeLibrary::DeepEp;
-    Rows { way, tokens: routed.tokens, experts: routed.experts, top_k: routed.top_k, library }
+    routed.exchanged(way, ExchangeLibrary::DeepEp)
 }
 
 /// Tokens that reach a rank: as many as of all tokens reach any, or more where its experts are asked for more.

@@ -13,7 +13,7 @@ use super::rows::{C, CD, LBD, rows};
 use super::rules::Rules;
 use crate::model::graph::{Axis, Graph, GraphBuilder, Op, ValueId};
 use crate::model::megatron::{Routed, RoutedOp};
-use crate::program::{Category, Collective, DType, Dispatch, ExchangeLibrary, MemoryKind, Rows, Way};
+use crate::program::{Category, Collective, DType, Dispatch, ExchangeLibrary, MemoryKind, Way};
 use crate::runtime::Refusal;
 use crate::runtime::eager::frame::Results;
 use crate::runtime::eager::storage::Gradient;
@@ -69,9 +69,7 @@ fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, _: Optio
 
 /// The call's kernels over the ranks that have all experts together; the default stream waits for them.
 fn exchange(eager: &mut Eager, routed: &Routed, way: Way, row: u64) {
-    let library = ExchangeLibrary::HybridEp;
-    let kind =
-        Collective::Rows(Rows { way, tokens: routed.tokens, experts: routed.experts, top_k: routed.top_k, library });
+    let kind = Collective::Rows(routed.exchanged(way, ExchangeLibrary::HybridEp));
     eager.expert_exchange(|ranks| ranks.counts, kind, routed.tokens * row, DType::Bf16);
 }
 

@@ -40,6 +40,27 @@ impl Eager {
         made
     }
 
+    /// Gradients of experts' results, quantised, and those of their biases: a call for each expert that sums and quantises
+    /// (`tex.bgrad_quantize`), or, under blockwise scaling, all sums and then one call.
+    fn quantise_gradient(&mut self, sizes: &Sizes, biased: bool, fp8: Fp8) -> ([Vec<Storage>; 2], Vec<Storage>) {
+        let (copies, recipe, rows) = (Copies::all(fp8), fp8.recipe, sizes.rows / sizes.local);
+        let mut sums = vec![];
+        if !biased || recipe == Fp8Recipe::Blockwise {
+            for _ in 0..if biased { sizes.local } else { 0 } {
+                sums.push(self.bias_of_quantised(rows, sizes.outputs, sizes.dtype, recipe));
+            }
+            return (self.split_quantise(sizes, sizes.outputs, copies, recipe), sums);
+        }
+        let each = Wide::own(rows * sizes.outputs * sizes.dtype.bytes(), sizes.dtype);
+        let mut made = [vec![], vec![]];
+        for _ in 0..sizes.local {
+            sums.push(self.bias_of_quantised(rows, sizes.outputs, sizes.dtype, recipe));
+            let quantised = self.quantised(each, copies, recipe);
+            made.iter_mut().zip(quantised).for_each(|(list, storage)| list.push(storage));
+        }
+        (made, sums)
+    }
+
     /// After the optimizer's step the fp8 copies of every expert's weight are made anew.
     fn renew_experts(&mut self, sizes: &Sizes, fp8: Fp8) {
         for _ in 0..sizes.local {
@@ -76,12 +97,13 @@ impl Eager {
     ) {
         let Node { op, index, .. } = node;
         let dispatch = self.settings.backward;
-        let of_result = self.split_quantise(sizes, sizes.outputs, Copies::all(fp8), fp8.recipe);
+        let (of_weights, of_biases) = op.params.split_at(sizes.local as usize);
+        let (of_result, sums) = self.quantise_gradient(sizes, !of_biases.is_empty(), fp8);
         let result = self.temporary(sizes.rows * sizes.inputs * sizes.dtype.bytes(), "te.general_grouped_gemm");
         self.grouped_matmul(sizes, MatmulLayout::DataGradient, dispatch);
         let weight = |eager: &mut Self| eager.temporary(sizes.weight(), "te.general_grouped_gemm");
         let fused = self.fuses_accumulation();
-        let mut weights: Vec<Storage> = if fused { vec![] } else { op.params.iter().map(|_| weight(self)).collect() };
+        let mut weights: Vec<Storage> = if fused { vec![] } else { of_weights.iter().map(|_| weight(self)).collect() };
         let (start, end) = Self::saved(frame, index);
         let mut read = frame.saved[start..end].to_vec();
         let input = fp8.original.then(|| read.remove(0));
@@ -98,11 +120,14 @@ impl Eager {
         // that is in its main gradient already.
         read.into_iter().for_each(|storage| self.release(storage));
         if fused {
-            weights = op.params.iter().map(|_| weight(self)).collect();
+            weights = of_weights.iter().map(|_| weight(self)).collect();
         }
         input.into_iter().chain(of_result.concat()).for_each(|storage| self.release(storage));
         self.release(gradient);
         self.accumulate(frame, op.inputs[0], result.into());
-        self.store_experts(&op.params, weights, sizes.dtype, frame);
+        for (&param, sum) in of_biases.iter().zip(sums) {
+            self.store_leaf(frame.params.index(param), sum, sizes.dtype);
+        }
+        self.store_experts(of_weights, weights, sizes.dtype, frame);
     }
 }
