@@ -252,7 +252,7 @@ mod tests {
                 "single-gpu" => 0.45,
                 // JAX on GPUs: most are 15 to 28 % too fast, each machine has few families, and one is faster than its chips' peak.
                 "cuda-fsdp-jax" => 0.35,
-                // Hybrids are NVIDIA's own runs, and of two models: Nemotron 3 Super with two tensor ranks is 20 % too fast, and says so to nobody.
+                // Hybrids are one publisher's runs of two models; Nemotron 3 Super with two tensor ranks is 20 % too fast.
                 "hybrid-ssm" => 0.45,
                 _ => 0.65,
             };
