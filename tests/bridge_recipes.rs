@@ -31,6 +31,11 @@ fn recipes() -> Vec<Recipe> {
     text.lines().skip(1).map(of).collect()
 }
 
+/// Its file, if it is one of those that are kept here.
+fn text(recipe: &Recipe) -> Option<String> {
+    std::fs::read_to_string(folder().join(&recipe.name).with_extension("yaml")).ok()
+}
+
 /// The file as a user imports it, on as many chips as its name says.
 fn imported(recipe: &Recipe, text: &str) -> Imported {
     let chip =
@@ -74,7 +79,7 @@ fn recipes_have_bridge_s_own_mesh_batch_and_parameters() {
     let mut read = 0;
     let mut wrong = String::new();
     for recipe in recipes() {
-        let Ok(text) = std::fs::read_to_string(folder().join(&recipe.name).with_extension("yaml")) else { continue };
+        let Some(text) = text(&recipe) else { continue };
         read += 1;
         let imported = imported(&recipe, &text);
         let scenario = imported.scenario().unwrap_or_else(|error| panic!("{}: {error}", recipe.name));
@@ -107,13 +112,16 @@ fn recipes_have_bridge_s_own_mesh_batch_and_parameters() {
     assert_eq!(read, 21);
 }
 
+/// The file of one recipe as a user imports it.
+fn named(name: &str) -> Imported {
+    let recipe = recipes().into_iter().find(|recipe| recipe.name == name).unwrap();
+    imported(&recipe, &text(&recipe).unwrap())
+}
+
 #[test]
 fn no_mask_comes_with_a_batch_of_bridge_s() {
     // `get_batch_from_iterator` leaves it out, and no field of a file says so: a sequence of 8,192 would bring 64 MiB a micro-batch.
-    let recipe =
-        recipes().into_iter().find(|recipe| recipe.name == "llama3_8b_pretrain_8gpu_gb200_fp8cs_config").unwrap();
-    let text = std::fs::read_to_string(folder().join(&recipe.name).with_extension("yaml")).unwrap();
-    let imported = imported(&recipe, &text);
+    let imported = named("llama3_8b_pretrain_8gpu_gb200_fp8cs_config");
     assert_eq!(imported.get("megatron.get_batch").and_then(|word| word.as_str()), Some("each_rank"));
     assert_eq!(imported.get("megatron.create_attention_mask_in_dataloader"), None);
 }
@@ -121,10 +129,7 @@ fn no_mask_comes_with_a_batch_of_bridge_s() {
 #[test]
 fn bridge_s_optimizer_keeps_whole_masters_beside_narrow_moments() {
     // DeepSeek-V3's recipe: bf16 moments, and `optimizer.fp8_recipe` is written whatever is computed in.
-    let recipe =
-        recipes().into_iter().find(|recipe| recipe.name == "deepseek_v3_pretrain_256gpu_b200_fp8cs_config").unwrap();
-    let text = std::fs::read_to_string(folder().join(&recipe.name).with_extension("yaml")).unwrap();
-    let imported = imported(&recipe, &text);
+    let imported = named("deepseek_v3_pretrain_256gpu_b200_fp8cs_config");
     assert_eq!(imported.get("megatron.exp_avg_dtype").and_then(|word| word.as_str()), Some("bf16"));
     assert_eq!(imported.get("megatron.store_param_remainders").and_then(|flag| flag.as_bool()), Some(false));
 }

@@ -10,9 +10,9 @@ use crate::scenario::{Change, Scenario};
 /// Switches for looking for errors, with which nobody trains.
 const TO_DEBUG: [&str; 1] = ["framework.launch_blocking"];
 
-/// The exponent of a load that no loss balances perfectly: with it the busiest of 64 ranks of four experts gets 1.34 times its share,
-/// what an auxiliary-loss-free router of 48 layers had at its start, on average over layers (marin-community/marin, issue 7668: top-8 of 256
-/// experts on 64 GB200 under Megatron-Core; 1.21 after 18 steps).
+/// The exponent of a load that no loss balances perfectly: with it the busiest of 64 ranks of four experts gets 1.35 times its share. An
+/// auxiliary-loss-free router began at 1.338 on average and 1.971 on its worst rank, and was at 1.212 and 1.724 after 18 steps
+/// (marin-community/marin, issue 7668: top-8 of 256 experts on 64 GB200 under Megatron-Core).
 const NATURAL_LOAD: f64 = 0.08;
 
 /// Each default with a change that takes its key to another value: all other words of a choice, the other way of a switch, twice a
