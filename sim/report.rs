@@ -18,3 +18,4 @@ mod verdict;
 
 pub use layout::Report;
 pub use trace::{Ran, Trace};
+pub(crate) use verdict::lacks;

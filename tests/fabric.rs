@@ -238,7 +238,7 @@ fn variants_of_a_measured_machine_run_as_extrapolated_with_a_wider_interval() {
     let plan = plan("fsdp2", 2, "[mesh]\n");
     let of = |name: &str, machine: &str| on(&folder, name, machine, &plan, true);
     let (measured, h800, pcie) = (of("h100", &variant("own", "")), of("h800", &h800), of("pcie", &pcie));
-    let wide = |answer: &Prediction| answer.residual;
+    let wide = |answer: &Prediction| answer.reasons.residual;
     assert!(h800.step >= measured.step && wide(&h800) > wide(&measured), "{} {}", h800.step, measured.step);
     let slower = pcie.step.seconds() / measured.step.seconds();
     // Between its peaks' ratio, 1.31, and twice that: its bandwidth is 0.6 of the other's, its power half.

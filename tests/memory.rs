@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use windtunnel::memory::{self, Settings};
 use windtunnel::program::{Category, Instr, Program, Rename};
 use windtunnel::scenario::predict;
+use windtunnel::scenario::predict::Verdict;
 use windtunnel::units::Bytes;
 
 use crate::command::Folder;
@@ -269,4 +270,19 @@ fn a_remedy_fits_when_it_is_applied() {
         assert_eq!(changes.len(), answer.memory.remedies.len(), "a remedy is listed twice: {changes:?}");
     }
     assert!(tried >= 20, "only {tried} remedies were tried");
+}
+
+#[test]
+fn a_plan_that_has_about_what_it_needs_may_not_fit_and_the_chance_is_said() {
+    let text = include_str!("../scenarios/llama3.1-8b-fsdp2-8xh100.toml");
+    let mut memory = make::fly(text).memory;
+    assert!(memory.chance() > 0.99 && !memory.is_open(), "26 GiB to spare: {}", memory.chance());
+    memory.capacity = memory.needs;
+    assert!((memory.chance() - 0.5).abs() < 0.01 && memory.is_open(), "{}", memory.chance());
+    assert_eq!(memory.verdict(), Verdict::Perhaps);
+    memory.capacity = Bytes(memory.needs.0 + memory.doubt.0 / 2);
+    let more = memory.chance();
+    assert!((0.6..0.9).contains(&more), "{more}");
+    memory.capacity = Bytes(memory.needs.0 + 4 * memory.doubt.0);
+    assert!(memory.chance() > 0.99 && memory.verdict() == Verdict::Yes, "{}", memory.chance());
 }

@@ -2,6 +2,7 @@
 
 mod architectures;
 mod autocast;
+mod capped;
 mod cases;
 mod compile;
 mod ddp;

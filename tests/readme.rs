@@ -10,6 +10,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use windtunnel::scenario::predict::{Confidence, Held};
+
 /// Lines kept of an output whose block has nothing but `…`. Otherwise a cut block keeps as many lines as it has.
 const SHOWN: usize = 16;
 
@@ -22,8 +24,13 @@ const FILE: (&str, &str) = ("<!-- file ", " -->\n```toml\n");
 /// What stands before a picture that a command draws.
 const PICTURE: &str = "<!-- picture ";
 
-/// What stands around the table of accuracy.
-const TABLE: (&str, &str) = ("<!-- accuracy -->\n", "<!-- /accuracy -->");
+/// A table that is computed: what stands around it, and what makes it.
+type Table = ((&'static str, &'static str), fn() -> String);
+
+const TABLES: [Table; 2] = [
+    (("<!-- accuracy -->\n", "<!-- /accuracy -->"), accuracy),
+    (("<!-- confidence -->\n", "<!-- /confidence -->"), confidence),
+];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -189,7 +196,7 @@ const KINDS: [Kind; 14] = [
     ("nanotron", |run| run.framework == "nanotron"),
     ("XLA on TPU, dense", |run| run.framework == "xla" && run.on_tpu && !run.experts),
     ("XLA on TPU, experts", |run| run.framework == "xla" && run.on_tpu && run.experts),
-    ("XLA on GPU, dense", |run| run.framework == "xla" && !run.on_tpu),
+    ("XLA on GPU, dense", |run| run.framework == "xla on GPUs"),
 ];
 
 /// The table of accuracy: errors of step times of all public runs that can be simulated.
@@ -224,11 +231,37 @@ fn accuracy() -> String {
     table
 }
 
+/// How far predictions were off by how much they are said to be worth: each run is judged without those of its model.
+fn confidence() -> String {
+    let mut table = "| Confidence | Half of the interval's width | Runs | Half are within | Nine in ten are within | In the interval |\n\
+                     |---|---|---|---|---|---|\n"
+        .to_owned();
+    let all = Held::all();
+    let mut narrower = 0.0;
+    for &word in Confidence::ALL {
+        let these: Vec<&Held> = all.iter().filter(|run| run.confidence() == word).collect();
+        let count: f64 = these.iter().map(|run| run.weight()).sum();
+        let inside: f64 = these.iter().filter(|run| run.holds()).map(|run| run.weight()).sum();
+        let off = || these.iter().map(|run| (run.miss().abs(), run.weight())).collect();
+        let width = match 100.0 * word.half() {
+            half if half.is_infinite() => format!("more than {narrower:.0} %"),
+            half => format!("at most {half:.0} %"),
+        };
+        narrower = 100.0 * word.half();
+        let (half, most) = (100.0 * quantile(off(), 0.5), 100.0 * quantile(off(), 0.9));
+        let inside = 100.0 * inside / count;
+        writeln!(table, "| {word} | {width} | {count:.0} | {half:.1} % | {most:.1} % | {inside:.0} % |").unwrap();
+    }
+    table
+}
+
 /// A page as it should be.
 fn refreshed(text: &str, printed: &mut BTreeMap<String, String>) -> String {
     let mut fresh = with_outputs(&with_files(text), printed);
-    if let (Some(start), Some(end)) = (fresh.find(TABLE.0), fresh.find(TABLE.1)) {
-        fresh.replace_range(start + TABLE.0.len()..end, &accuracy());
+    for ((before, after), made) in TABLES {
+        if let (Some(start), Some(end)) = (fresh.find(before), fresh.find(after)) {
+            fresh.replace_range(start + before.len()..end, &made());
+        }
     }
     fresh
 }

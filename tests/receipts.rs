@@ -357,6 +357,16 @@ fn a_scenario_with_what_it_measured_is_a_receipt_of_ones_own() {
 }
 
 #[test]
+fn that_a_run_did_not_run_out_of_memory_is_a_measurement_of_its_own() {
+    let scenario = include_str!("../scenarios/llama3.1-8b-fsdp2-8xh100.toml");
+    let folder = written("own-ran", "own.toml", &format!("{scenario}\n[measured]\nout_of_memory = false\n"));
+    let output = folder.windtunnel(&["check", "own.toml"]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("Checked: 1 of 1 runs.") && said.contains("likely to fit"), "{said}");
+}
+
+#[test]
 fn a_measured_table_that_says_nothing_or_too_much_is_refused() {
     let scenario = include_str!("../scenarios/llama3.1-8b-fsdp2-8xh100.toml");
     let cases = [

@@ -18,7 +18,7 @@ pub struct Args {
     /// The model: a shipped name, or the path of a Hugging Face config.json.
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// A machine and its size: nodes (h200-sxm-141gb:16), or a slice of a TPU pod (tpu-v6e:16x16). May be given several times. Without
+    /// A machine and its size: nodes (h200-sxm-141gb:16 or :16nodes), chips (h200-sxm-141gb:128gpus), or a slice of a TPU pod (tpu-v6e:16x16). May be given several times. Without
     /// a size, nodes in powers of two are tried, up to --chips.
     #[arg(long, value_name = "MACHINE:SIZE")]
     on: Vec<String>,

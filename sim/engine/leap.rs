@@ -15,6 +15,7 @@ use super::plan::{Action, HostOp, Plan, StreamOp};
 use super::rounds::{Found, Round};
 use super::state::Engine;
 use super::watch::Origin;
+use crate::units::Time;
 
 /// The longest run with further rounds \[ps\]: a sixteenth of what 64 bits hold.
 const LONGEST: u64 = 1 << 60;
@@ -219,7 +220,10 @@ impl Engine<'_> {
             let Some(rank) = self.ranks.iter().position(|rank| rank.class == class) else { return round };
             let plan = &self.plans[class as usize];
             let first = rank * self.width as usize;
-            for actor in first..first + self.width as usize - 1 {
+            let host = first + self.width as usize - 1;
+            let paid = &plan.host[before.places[host] as usize..now.places[host] as usize];
+            round.host = paid.iter().map(|op| Time(op.cost)).sum();
+            for actor in first..host {
                 for op in &plan.ops[before.places[actor] as usize..now.places[actor] as usize] {
                     match *op {
                         StreamOp::Kernel { kernel, scope } => {

@@ -7,7 +7,7 @@ use super::plan::Plan;
 use super::spent::Totals;
 use super::{Busy, Options};
 use crate::program::{Owner, Program};
-use crate::units::Flops;
+use crate::units::{Flops, Time};
 
 /// Rounds that others are like: by step, class and stream, the operations of one.
 pub(super) type Like = Vec<Vec<Vec<Range<usize>>>>;
@@ -40,6 +40,8 @@ pub struct Round {
     pub exchanges: Vec<u64>,
     /// FLOPs of each part of the model ([`Owner::ALL`]).
     pub flops: [Flops; Owner::COUNT],
+    /// What the host pays for it \[ps\].
+    pub host: Time,
 }
 
 impl Round {
@@ -50,6 +52,7 @@ impl Round {
             comms: vec![0; program.comms.len()],
             exchanges: vec![0; program.exchanges.len()],
             flops: [Flops(0); Owner::COUNT],
+            host: Time::ZERO,
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::map::Assumption;
 use super::question::question;
 use crate::cost::Variation;
-use crate::scenario::predict::{Kind, Settings};
+use crate::scenario::predict::{Confidence, Kind, Reasons, Settings};
 use crate::scenario::{Measured, Prediction, Ranks, Scenario, ScenarioError, predict};
 use crate::units::{Bytes, Time};
 
@@ -40,6 +40,17 @@ impl Pair {
     }
 }
 
+/// Room on a device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Room {
+    /// What the step needs \[B\].
+    pub needs: u64,
+    /// What the device has \[B\].
+    pub capacity: u64,
+    /// The chance that this is enough, 0 to 1.
+    pub chance: f64,
+}
+
 /// A receipt held against its prediction.
 #[derive(Clone, Debug)]
 pub struct Judged {
@@ -69,10 +80,14 @@ pub struct Judged {
     pub inside: Option<bool>,
     /// What kind of run it is, and whom it was measured with.
     pub kind: Kind,
+    /// What of its step predictions err on.
+    pub reasons: Reasons,
     /// Runs measured together.
     pub family: String,
-    /// Half the width of an 80 % interval by the costs' residuals alone, as a share of the step.
-    pub residual: f64,
+    /// How much the predicted step time is worth.
+    pub confidence: Confidence,
+    /// Chips of the job.
+    pub chips: u32,
     /// Reserved memory \[B\].
     pub reserved: Option<Pair>,
     /// Allocated memory \[B\].
@@ -85,6 +100,8 @@ pub struct Judged {
     pub mfu_convention: &'static str,
     /// Whether it was out of memory: predicted, measured.
     pub memory_verdict: (bool, bool),
+    /// What the device needs and has, and the chance that this is enough.
+    pub room: Room,
     /// Largest parts of the predicted step: name, share.
     pub parts: Vec<(String, f64)>,
     /// Shares of compute, exposed communication, host and waiting.
@@ -181,13 +198,20 @@ impl Case {
             step: seconds(answer.step, m.step),
             inside: m.step.map(|step| answer.interval.0 <= step && step <= answer.interval.1),
             kind: answer.kind.clone(),
+            reasons: answer.reasons,
             family: m.family.clone(),
-            residual: answer.residual,
+            confidence: answer.confidence(),
+            chips: self.scenario.topology.chips(),
             reserved: bytes(report.peak_reserved, m.reserved),
             allocated: bytes(report.peak_allocated, m.allocated),
             unstated: bytes(report.peak_reserved, m.peak_memory),
             mfu,
             mfu_convention: m.mfu.map_or("", |(_, name)| name),
+            room: Room {
+                needs: answer.memory.needs.0,
+                capacity: answer.memory.capacity.0,
+                chance: answer.memory.chance(),
+            },
             memory_verdict: (answer.memory.refused(), m.out_of_memory),
             parts: parts.map(|part| (format!("{} {}", part.group, part.name), share(part.busy))).collect(),
             breakdown: [b.compute, b.exposed_communication, b.host_bound, b.bubble + b.waiting].map(share),

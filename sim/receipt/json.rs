@@ -6,8 +6,8 @@ use super::case::{Judged, Pair};
 use super::check::Outcome;
 use super::history::{self, History};
 use super::picks::{self, Layout, Picks};
-use super::summary::{Errors, Group};
-use crate::scenario::predict::Kind;
+use super::summary::{Errors, Group, by_confidence};
+use crate::scenario::predict::{Kind, Reasons};
 
 /// Version of the layout below; raised when a key changes its meaning, or goes.
 const FORMAT: u32 = 1;
@@ -30,9 +30,12 @@ fn row(row: &Judged) -> Value {
         "step_time_s": pair(row.step), "inside_interval": row.inside,
         "kind": Kind::PARTS.iter().zip(row.kind.parts()).map(|(&name, part)| (name.to_owned(), part.into()))
             .collect::<serde_json::Map<_, Value>>(),
-        "residual_half_width": row.residual, "family": row.family,
+        "reasons": Reasons::PARTS.iter().zip(row.reasons.parts()).map(|(&name, part)| (name.to_owned(), part.into()))
+            .collect::<serde_json::Map<_, Value>>(),
+        "residual_half_width": row.reasons.residual, "confidence": row.confidence.word(), "chips": row.chips, "family": row.family,
         "reserved_bytes": pair(row.reserved), "allocated_bytes": pair(row.allocated),
         "unstated_memory_bytes": pair(row.unstated), "mfu": pair(row.mfu),
+        "memory": {"needs": row.room.needs, "capacity": row.room.capacity, "chance_to_fit": row.room.chance},
         "out_of_memory": {"predicted": row.memory_verdict.0, "measured": row.memory_verdict.1},
         "bound_by": row.bound,
         "shares": {"compute": compute, "exposed_communication": communication, "host_bound": host, "waiting": waiting},
@@ -90,6 +93,9 @@ pub fn report(outcome: &Outcome, groups: &[Group]) -> Value {
         "format": FORMAT,
         "windtunnel": env!("CARGO_PKG_VERSION"),
         "groups": groups.iter().map(group).collect::<Vec<_>>(),
+        "by_confidence": by_confidence(outcome).into_iter().map(|of| json!({
+            "confidence": of.confidence.word(), "step_time": errors(Some(of.step)), "inside_interval": of.inside,
+        })).collect::<Vec<_>>(),
         "history": history::histories(&outcome.judged).iter().map(past).collect::<Vec<_>>(),
         "layouts": picks::groups(&outcome.judged.iter().collect::<Vec<_>>()).iter().map(layouts).collect::<Vec<_>>(),
         "rows": outcome.judged.iter().map(row).collect::<Vec<_>>(),

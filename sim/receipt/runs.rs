@@ -22,13 +22,14 @@ pub fn table(outcome: &Outcome) -> String {
             family: row.family.clone(),
             lane: row.lane.clone(),
             kind: row.kind.clone(),
+            chips: row.chips,
             weight: 1.0 / runs[row.configuration.as_str()],
-            residual: row.residual,
+            reasons: row.reasons,
             error: libm::log(step.measured / step.predicted),
         };
         witness.line()
     };
     let mut lines: Vec<String> = timed().map(line).collect();
     lines.sort_unstable();
-    format!("{ABOUT}{}\n{}\n", Witness::COLUMNS, lines.join("\n"))
+    format!("{ABOUT}{}\n{}\n", Witness::columns(), lines.join("\n"))
 }

@@ -9,6 +9,7 @@ use super::case::{Judged, Pair};
 use super::check::Outcome;
 use super::map::Reason;
 use super::picks::{self, Picks};
+use crate::scenario::predict::Confidence;
 use crate::statistics::weighted;
 
 /// Errors of one kind.
@@ -125,6 +126,32 @@ fn group(lane: &str, hardware: &str, outcome: &Outcome) -> Group {
         out_of_memory: (died.clone().count(), died.filter(|row| row.memory_verdict.0).count()),
         false_alarms: rows.iter().filter(|row| row.memory_verdict == (true, false)).count(),
     }
+}
+
+/// Runs that are predicted with one confidence.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Trusted {
+    /// How much their step times are said to be worth.
+    pub confidence: Confidence,
+    /// How far they are off; a configuration counts once.
+    pub step: Errors,
+    /// Share of the measured steps in their 80 % intervals.
+    pub inside: f64,
+}
+
+/// How far predictions are off by how much they are said to be worth, the best first.
+pub fn by_confidence(outcome: &Outcome) -> Vec<Trusted> {
+    let mut sizes: BTreeMap<&str, f64> = BTreeMap::new();
+    let timed = || outcome.judged.iter().filter(|row| row.step.is_some());
+    timed().for_each(|row| *sizes.entry(row.configuration.as_str()).or_default() += 1.0);
+    let weight = |row: &Judged| 1.0 / sizes[row.configuration.as_str()];
+    let of = |&confidence: &Confidence| {
+        let rows: Vec<&Judged> = timed().filter(|row| row.confidence == confidence).collect();
+        let all: f64 = rows.iter().map(|row| weight(row)).sum();
+        let inside: f64 = rows.iter().filter(|row| row.inside == Some(true)).map(|row| weight(row)).sum();
+        Some(Trusted { confidence, step: errors(&rows, &weight, |row| row.step)?, inside: inside / all })
+    };
+    Confidence::ALL.iter().filter_map(of).collect()
 }
 
 /// The name of a total.

@@ -7,7 +7,7 @@ use super::check::Outcome;
 use super::history;
 use super::map::Reason;
 use super::picks::{self, MARGIN};
-use super::summary::{ALL, Errors, Group, worst};
+use super::summary::{ALL, Errors, Group, Trusted, by_confidence, worst};
 use super::threshold::Broken;
 use crate::report::text::{table, table_within};
 use crate::scenario::Prediction;
@@ -71,6 +71,18 @@ fn few(outcome: &Outcome, groups: &[Group], width: usize) -> String {
     out
 }
 
+/// How far predictions are off by how much they are said to be worth.
+fn trusted(outcome: &Outcome) -> String {
+    let row = |of: &Trusted| {
+        let [median, p90, bias] = step(Some(of.step));
+        let inside = format!("{:.0} %", 100.0 * of.inside);
+        vec![of.confidence.to_string(), of.step.rows.to_string(), median, p90, bias, inside]
+    };
+    let rows: Vec<Vec<String>> = by_confidence(outcome).iter().map(row).collect();
+    let header = ["confidence", "rows", "step time", "p90", "bias", "in interval"];
+    if rows.is_empty() { String::new() } else { format!("\n{}\n", table(&header, rows, 1)) }
+}
+
 /// What was measured, predicted, and the error of each figure.
 fn figures_of(judged: &Judged) -> Vec<(&'static str, [String; 3])> {
     let gib = 1.0 / f64::from(1 << 30);
@@ -86,9 +98,10 @@ fn figures_of(judged: &Judged) -> Vec<(&'static str, [String; 3])> {
         let shown = |value: f64| format!("{:.3} {unit}", value * scale);
         rows.extend(pair.map(|p| (name, [shown(p.measured), shown(p.predicted), signed(p.error())])));
     }
-    if judged.memory_verdict.1 {
-        let predicted = if judged.memory_verdict.0 { "out of memory" } else { "fits" };
-        rows.push(("verdict", ["out of memory".to_owned(), predicted.to_owned(), String::new()]));
+    if judged.memory_verdict.1 || rows.is_empty() {
+        let word = |died: bool| if died { "out of memory" } else { "fits" }.to_owned();
+        let likely = format!("{:.0} % likely to fit", 100.0 * judged.room.chance);
+        rows.push(("verdict", [word(judged.memory_verdict.1), word(judged.memory_verdict.0), likely]));
     }
     rows
 }
@@ -131,6 +144,7 @@ pub fn report(outcome: &Outcome, groups: &[Group], width: usize) -> String {
         "false OOM",
     ];
     let _ = writeln!(out, "{}", table(&header, rows.collect(), 2));
+    out += &trusted(outcome);
     let others: Vec<Vec<String>> = groups.iter().flat_map(figures).collect();
     if !others.is_empty() {
         let header = ["lane", "hardware", "figure", "rows", "median", "p90", "bias"];

@@ -4,11 +4,11 @@ use serde_json::Value;
 
 use super::layout::{
     ByPart, Change, Changes, Default, FORMAT, GroupWaits, KeyWithoutEffect, Live, Memory, Mfu, Model, Part, Phase,
-    Question, Ranks, Remedy, Report, RunsLikeIt, SlowRank, Topology, Training, Unstated,
+    Question, Ranks, Remedy, Report, RunsLikeIt, SlowRank, Topology, Training, Uncertain, Unstated,
 };
 use super::{pipeline, start_up};
 use crate::scenario::advice::{self, Advice, Moved, Tried};
-use crate::scenario::predict::{Apart, Waits};
+use crate::scenario::predict::{Apart, Reason, Waits};
 use crate::scenario::{Idle, Prediction, Scenario, predict};
 
 /// The prediction as JSON.
@@ -93,7 +93,7 @@ impl Prediction {
                 .map(|(question, answer)| Question { answer, question })
                 .collect(),
             ranks: self.apart.as_ref().map(ranks),
-            residual_half_width: self.residual,
+            residual_half_width: self.reasons.residual,
             runs_like_it: RunsLikeIt {
                 configurations: self.alike.runs,
                 half_within: self.alike.half,
@@ -105,8 +105,10 @@ impl Prediction {
             sequences_per_step: self.tokens / job.seq().max(1),
             stages: pipeline::stages(scenario, self),
             start_up: start_up::report(scenario, self),
+            step_time_confidence: self.confidence().word(),
             step_time_interval_80_s: [self.interval.0.seconds(), self.interval.1.seconds()],
             step_time_s: self.step.seconds(),
+            step_time_uncertain_by: uncertain(self),
             tokens_per_second_per_chip: self.tokens_per_second_per_chip(topology.chips()),
             tokens_per_step: self.tokens,
             topology: Topology { chips: topology.chips(), name: topology.name.clone(), nodes: topology.nodes },
@@ -147,6 +149,11 @@ fn ranks(apart: &Apart) -> Ranks {
     }
 }
 
+fn uncertain(answer: &Prediction) -> Vec<Uncertain> {
+    let list = answer.reasons.list().into_iter().filter(|reason| reason.share > 0.0);
+    list.map(|Reason { what, share }| Uncertain { share, what }).collect()
+}
+
 fn memory(answer: &Prediction) -> Memory {
     let memory = &answer.memory;
     let report = &memory.report;
@@ -161,6 +168,7 @@ fn memory(answer: &Prediction) -> Memory {
             .map(|(category, count)| (category.label(), count.0))
             .collect(),
         capacity_bytes: memory.capacity.0,
+        chance_to_fit: memory.chance(),
         device_total_bytes: memory.device_total().0,
         disk_bytes: host.map(|host| host.rank.files.0).filter(|&files| files > 0),
         doubt_bytes: memory.doubt.0,
@@ -181,6 +189,7 @@ fn memory(answer: &Prediction) -> Memory {
             })
             .collect(),
         may_fit: memory.may_fit(),
+        needs_bytes: memory.needs.0,
         outside_allocator_bytes: memory.outside.0,
         peak_phase: report.peak_phase.clone(),
         phases: report

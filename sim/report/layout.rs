@@ -8,13 +8,20 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 #[cfg(test)]
-use {crate::cost::Basis, crate::program::Owner, crate::scenario::predict::Verdict, schemars::JsonSchema};
+use {
+    crate::cost::Basis,
+    crate::program::Owner,
+    crate::scenario::predict::{Confidence, Verdict},
+    schemars::JsonSchema,
+};
 
 #[cfg(test)]
 mod tests;
 mod training;
+mod uncertain;
 
 pub use training::{Interrupted, Money, Percentiles, SavedState, SpentOn, Training, TriedInterval};
+pub use uncertain::Uncertain;
 
 /// Version of this layout. It rises when a key changes its meaning or goes; a new key alone does not raise it.
 pub const FORMAT: u32 = 1;
@@ -84,10 +91,15 @@ pub struct Report {
     pub stages: Vec<Stage>,
     /// What compiling costs the run; null where the step is not compiled whole.
     pub start_up: Option<StartUp>,
+    /// How much the step time is worth, in a word, by the width of its interval.
+    #[cfg_attr(test, schemars(extend("enum" = Confidence::ALL.iter().map(|one| one.word()).collect::<Vec<_>>())))]
+    pub step_time_confidence: &'static str,
     /// An 80 % interval around the step time, in seconds: from, to.
     pub step_time_interval_80_s: [f64; 2],
     /// Time of the steady step, in seconds.
     pub step_time_s: f64,
+    /// What makes the step time uncertain, with its share of that, the largest first.
+    pub step_time_uncertain_by: Vec<Uncertain>,
     /// Tokens per second and chip.
     pub tokens_per_second_per_chip: f64,
     /// Tokens of one step of the whole job.
@@ -256,7 +268,7 @@ pub struct KeyWithoutEffect {
 }
 
 /// Peak memory of the device with the least to spare, and of its host where the run uses it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 pub struct Memory {
     /// Most bytes in blocks handed out (`max_memory_allocated`).
@@ -267,6 +279,8 @@ pub struct Memory {
     pub breakdown_bytes: BTreeMap<&'static str, u64>,
     /// Memory of the device.
     pub capacity_bytes: u64,
+    /// The chance that the device has enough, 0 to 1.
+    pub chance_to_fit: f64,
     /// Reserved bytes and what lies outside the allocator.
     pub device_total_bytes: u64,
     /// What a rank keeps in files on its node's disks; absent where it keeps nothing there.
@@ -298,6 +312,8 @@ pub struct Memory {
     pub live_at_peak: Vec<Live>,
     /// Whether the plan may run though the total says that it does not.
     pub may_fit: bool,
+    /// The least that the step runs in, where that is near what the device has; else what it would like to have.
+    pub needs_bytes: u64,
     /// What lives outside the allocator: the CUDA context and communicators.
     pub outside_allocator_bytes: u64,
     /// The phase of the peak, such as `bwd`.

@@ -29,6 +29,7 @@ use crate::scenario::advice::{Advice, Unstated};
 pub(crate) use figures::whose;
 pub(crate) use parts::{HEADER as PARTS, rows as part_rows, sums as part_sums};
 pub(crate) use ranks::rank as slow_rank;
+pub(super) use sure::confidence;
 
 /// What to print, and how.
 #[derive(Clone, Copy, Debug)]

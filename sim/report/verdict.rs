@@ -4,7 +4,8 @@ use super::format::{gib, percent};
 use crate::scenario::Prediction;
 use crate::scenario::advice::Unstated;
 use crate::scenario::predict::{DeviceMemory, Host, Part, Verdict as Fits};
-use crate::units::thousands;
+use crate::scenario::remedy::Remedy;
+use crate::units::{Bytes, Time, thousands};
 
 /// How good a verdict is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +51,7 @@ fn fits(memory: &DeviceMemory) -> (Mood, String, String) {
             (Mood::Doubtful, "Probably fits.".to_owned(), why)
         }
         (Fits::Perhaps, _) => {
-            let first = format!("Probably fits, with {free} to spare on each device.");
+            let first = format!("May not fit: {}, with {free} to spare on each device.", likely(memory));
             (Mood::Doubtful, first, sentence(&memory.doubtful))
         }
         (Fits::Unknown, host) => {
@@ -59,16 +60,74 @@ fn fits(memory: &DeviceMemory) -> (Mood, String, String) {
             (Mood::Doubtful, "Whether it fits is unknown.".to_owned(), why)
         }
         (Fits::No, Some(host)) if host.lacks() == Some(true) => lacking_host(host, &device),
+        (Fits::Hardly, _) => {
+            let missing = gib(memory.needs.saturating_sub(memory.capacity));
+            let first = format!("May not fit: {}, for {missing} too much on each device.", likely(memory));
+            (Mood::Bad, first, format!("{} {}", sentence(&lacks(memory)), sentence(&memory.doubtful)))
+        }
         (_, _) => {
             let (wants, missing) = (gib(memory.wanted), gib(memory.shortfall()));
-            let first = format!("Does not fit: {missing} too much for each device.");
-            let mut why = format!("It wants {wants} and has {has}.");
-            if memory.may_fit() {
-                why += &format!(" It may still fit: {}", sentence(&memory.doubtful));
-            }
+            let (first, why) = match pieces(memory) {
+                Some((asked, free)) => {
+                    let (asked, free) = (gib(asked), gib(free));
+                    let first = format!("Does not fit: no block of {asked} is free, though {free} are, in pieces.");
+                    (first, sentence(&lacks(memory)))
+                }
+                None => {
+                    let first = format!("Does not fit: {missing} too much for each device.");
+                    (first, format!("It wants {wants} and has {has}."))
+                }
+            };
             (Mood::Bad, first, why)
         }
     }
+}
+
+/// The chance that it fits, in whole per cents, of which neither none nor all is one.
+fn likely(memory: &DeviceMemory) -> String {
+    format!("{:.0} % likely that it fits", (100.0 * memory.chance()).clamp(1.0, 99.0))
+}
+
+/// What the allocator was asked for when memory ran out, and what was free then, where all tensors would fit but for the pieces that free
+/// memory lies in.
+fn pieces(memory: &DeviceMemory) -> Option<(Bytes, Bytes)> {
+    let (failed, _) = memory.report.out_of_memory.filter(|_| !memory.report.compiled)?;
+    let limit = memory.capacity.saturating_sub(memory.outside);
+    let tensors_fit = memory.report.peak_allocated <= limit && failed.allocated + failed.requested <= limit;
+    tensors_fit.then(|| (failed.requested, limit.saturating_sub(failed.allocated)))
+}
+
+/// A cache worth a word \[B\].
+const CACHED: u64 = 1 << 28;
+
+/// What a step that does not fit is short by, and what would mend it if memory lies in pieces.
+pub(crate) fn lacks(memory: &DeviceMemory) -> String {
+    if memory.report.compiled {
+        // XLA's own words (`xla/service/tpu`, RESOURCE_EXHAUSTED).
+        return format!(
+            "XLA refuses to compile it: \"Ran out of memory in memory space hbm. Used {} of {} hbm\", {} too much",
+            gib(memory.wanted),
+            gib(memory.capacity),
+            gib(memory.shortfall())
+        );
+    }
+    let failed = memory.report.out_of_memory.map_or(String::new(), |(failed, _)| {
+        let (asked, taken) = (gib(failed.requested), gib(failed.allocated));
+        let cached = failed.reserved.saturating_sub(failed.allocated);
+        let pieces = match cached.0 > CACHED {
+            true => format!(" and {} cached in pieces, none of them large enough", gib(cached)),
+            false => String::new(),
+        };
+        format!("the allocator finds no block of {asked}, with {taken} allocated{pieces}; ")
+    });
+    let (wanted, capacity) = (gib(memory.wanted), gib(memory.capacity));
+    let expandable = |remedy: &Remedy| remedy.change.starts_with("memory.expandable_segments");
+    let mends = match memory.remedies.iter().any(expandable) {
+        true => "; expandable segments mend it",
+        false => "",
+    };
+    let missing = gib(memory.shortfall());
+    format!("{failed}without a limit it would take {wanted} of {capacity}: {missing} too much{mends}")
 }
 
 fn lacking_host(host: Host, device: &str) -> (Mood, String, String) {
@@ -94,6 +153,14 @@ fn step(answer: &Prediction) -> String {
     let told: Vec<String> = told.map(|(_, (name, time))| format!("{:.0} % {name}", share(*time))).collect();
     let takes = if answer.memory.refused() { "would take" } else { "takes" };
     let mut said = format!("A step {takes} {}: {}.", answer.step, told.join(", "));
+    if answer.reasons.waits_for_host() {
+        let (low, high) = answer.interval;
+        said = format!("A step {takes} {low} to {high}, for it is bound by the host: {}.", told.join(", "));
+        said += " How fast a host issues work is not known to a factor of two.";
+    }
+    if answer.memory.report.retries > 0 && answer.memory.on_device && answer.stall > Time::ZERO {
+        said += &at_the_limit(answer);
+    }
     let communicates = |part: &&Part| part.group == "collective" || part.group == "communication";
     if let Some(most) = answer.parts.iter().find(|part| !communicates(part)) {
         said += &format!(" The longest kernel is {} in {} ({:.0} %).", most.name, most.group, share(most.busy));
@@ -103,6 +170,17 @@ fn step(answer: &Prediction) -> String {
         said += &format!(" The most exposed exchange is {} ({:.0} %).", most.name, share(most.exposed));
     }
     said
+}
+
+/// What giving cached memory back in every step does to it.
+fn at_the_limit(answer: &Prediction) -> String {
+    let times = answer.memory.report.retries;
+    let s = if times == 1 { "" } else { "s" };
+    format!(
+        " It runs at the limit: the allocator gives cached memory back to the device {times} time{s} a step and asks for it again, which \
+         takes {} of it at assumed rates, and may take several times that.",
+        answer.stall
+    )
 }
 
 /// What decides and is not stated, and where throughput lies if it is otherwise.

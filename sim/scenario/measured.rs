@@ -137,11 +137,10 @@ pub(super) fn understand(
     let anything = measured.step.is_some()
         || measured.allocated.or(measured.reserved).or(measured.peak_memory).is_some()
         || mfu.is_some()
-        || out_of_memory;
+        || w.out_of_memory.is_some();
     if !anything {
         let problem = "[measured] holds nothing to compare with";
-        let remedy =
-            "write step_time = \"1.23 s\", tokens_per_second_per_chip, reserved, allocated, peak_memory or mfu";
+        let remedy = "write step_time = \"1.23 s\", tokens_per_second_per_chip, reserved, allocated, peak_memory, mfu or out_of_memory";
         return Err(reader.plan(written, problem, remedy));
     }
     Ok(measured)

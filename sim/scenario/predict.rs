@@ -5,8 +5,10 @@
 
 mod apart;
 mod class;
+mod confidence;
 mod conventions;
 mod costs;
+mod doubt;
 mod floor;
 mod host;
 mod kind;
@@ -15,6 +17,7 @@ mod mfu;
 mod owners;
 pub mod pairs;
 mod parts;
+mod reasons;
 pub mod release;
 mod rounds;
 mod route;
@@ -25,18 +28,25 @@ mod witnesses;
 
 pub use apart::{Apart, SlowRank, Waits, both_ways, few_and_all};
 pub use class::Class;
+pub use confidence::Confidence;
 pub(crate) use conventions::WITHIN_DOCUMENTS;
 pub(super) use conventions::mfu_conventions;
 pub use costs::Evidence;
+#[doc(hidden)]
+pub use doubt::chance_within;
+pub use doubt::{ALLOCATED, COMPILED, COMPILED_ON_GPUS};
 pub use floor::{Floor, Floors};
 pub use host::{Host, Verdict};
 pub use kind::Kind;
+pub use memory::DeviceMemory;
 pub(super) use memory::total_if_fits;
-pub use memory::{COMPILED, COMPILED_ON_GPUS, DeviceMemory};
 pub use mfu::Mfu;
 pub use owners::PartShare;
 pub use parts::{Counts, Part};
+pub use reasons::{HOSTS, Reason, Reasons};
 pub use settings::Settings;
+#[doc(hidden)]
+pub use witnesses::Held;
 pub use witnesses::{Alike, Witness};
 
 use mfu::mfu;
@@ -105,11 +115,11 @@ pub struct Prediction {
     pub step: Time,
     /// An 80 % interval around it \[ps\].
     pub interval: (Time, Time),
-    /// What the costs' residuals alone make of it: half the width of an 80 % interval, as a share of the step.
-    pub residual: f64,
     /// What kind of run it is.
     #[doc(hidden)]
     pub kind: Kind,
+    /// What of it predictions err on, which makes the interval as wide as it is.
+    pub reasons: Reasons,
     /// Measured runs of just that kind.
     pub alike: Alike,
     /// What the allocator's calls to the device add to the step \[ps\].
@@ -154,6 +164,11 @@ impl Prediction {
     /// Tensors that are live at the peak of the device with the least to spare, largest first.
     pub fn live(&self) -> Vec<Live> {
         self.memory.report.live(&self.classes[self.tightest].program)
+    }
+
+    /// How much the step time is worth, in a word.
+    pub fn confidence(&self) -> Confidence {
+        Confidence::of(self.step, self.interval)
     }
 
     /// Share of rank-time that a pipeline leaves without work; without a pipeline there is none.
@@ -208,9 +223,10 @@ pub fn predict_if_it_fits(scenario: &Scenario) -> Result<Option<Prediction>, Sce
 
 /// What a job that was run says of the scenario.
 fn told(scenario: &Scenario, settings: Settings, flown: Flown) -> Result<Prediction, ScenarioError> {
-    let Flown { flight, evidence, counts, timeline, ranks, memory, .. } = flown;
+    let Flown { flight, evidence, counts, timeline, ranks, memory, host_work } = flown;
     let (devices, tightest) = memory;
     let mut memory = devices[tightest].clone();
+    memory::settle(scenario, &flight.classes[tightest], &mut memory);
     if memory.refused() && settings.remedies {
         memory.remedies = remedy::find(scenario);
     }
@@ -230,9 +246,11 @@ fn told(scenario: &Scenario, settings: Settings, flown: Flown) -> Result<Predict
     breakdown.compute = breakdown.compute.saturating_sub(faster);
     let parts = parts::parts(&classes, &timeline, scenario.software.attention);
     let (residual, shares) = trust(&classes, &timeline, stall);
+    let issued = host_work.into_iter().max().unwrap_or(Time::ZERO);
     let kind = Kind::of(scenario);
+    let reasons = Reasons::of((&classes, &timeline, &scenario.topology), (residual, issued, kind.stands_in()));
     let family = scenario.measured.as_ref().map_or("", |measured| measured.family.as_str());
-    let (mut interval, alike) = witnesses::interval(step, residual, &kind, family);
+    let (mut interval, alike) = witnesses::interval(step, &reasons, &kind, family);
     if scenario.unknown_release.is_some() || !scenario.not_simulated.is_empty() {
         interval = release::wider(step, interval);
     }
@@ -247,8 +265,8 @@ fn told(scenario: &Scenario, settings: Settings, flown: Flown) -> Result<Predict
         tightest,
         step,
         interval,
-        residual,
         kind,
+        reasons,
         alike,
         stall: stall.time,
         apart,

@@ -55,6 +55,7 @@ fn launched(program: &Program) -> Round {
         comms: vec![0; program.comms.len()],
         exchanges: vec![0; program.exchanges.len()],
         flops: Default::default(),
+        host: Time::ZERO,
     };
     for instr in &program.step {
         match *instr {
@@ -114,6 +115,10 @@ proptest! {
             prop_assert_eq!(&all.breakdown, &few.breakdown);
             prop_assert_eq!(&all.busy, &few.busy);
             prop_assert_eq!(&all.marks, &few.marks);
+            let paid_in = |programs: &[Program]| prepared(mesh, programs, paid, options, |job| Ok(job.host_work()));
+            for ((few, all), each) in paid_in(&short).into_iter().zip(paid_in(&long)).zip(&each) {
+                prop_assert_eq!(few.0 + each.host.0 * u64::from(further), all.0);
+            }
             for ((short, long), each) in short.iter().zip(&long).zip(&each) {
                 let (mut few, all) = (launched(short), launched(long));
                 let sums = [(&mut few.kernels, &each.kernels), (&mut few.comms, &each.comms), (&mut few.exchanges, &each.exchanges)];

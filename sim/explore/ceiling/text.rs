@@ -7,6 +7,7 @@ use crate::explore::Point;
 use crate::explore::fixed::Fixed;
 use crate::explore::words::{gib, percent, relative_change, thousands};
 use crate::program::Category;
+use crate::report::lacks;
 use crate::report::text::{Page, table, table_within, whose};
 use crate::scenario::Scenario;
 use crate::units::Bytes;
@@ -186,34 +187,6 @@ fn compilers_ceiling(ceiling: &Ceiling) -> Option<String> {
     Some(text + more)
 }
 
-/// A cache worth a word \[B\].
-const CACHED: u64 = 1 << 28;
-
-/// What a length that does not fit is short by.
-fn short(point: &Point) -> String {
-    let memory = &point.memory;
-    if memory.report.compiled {
-        // XLA's own words (`xla/service/tpu`, RESOURCE_EXHAUSTED).
-        return format!(
-            "XLA refuses to compile it: \"Ran out of memory in memory space hbm. Used {} of {} hbm\", {} too much",
-            gib(memory.wanted),
-            gib(memory.capacity),
-            gib(memory.shortfall())
-        );
-    }
-    let failed = memory.report.out_of_memory.map_or(String::new(), |(failed, _)| {
-        let (asked, taken) = (gib(failed.requested), gib(failed.allocated));
-        let cached = failed.reserved.saturating_sub(failed.allocated);
-        let pieces = match cached.0 > CACHED {
-            true => format!(" and {} cached in pieces, none of them large enough", gib(cached)),
-            false => String::new(),
-        };
-        format!("the allocator finds no block of {asked}, with {taken} allocated{pieces}; ")
-    });
-    let (wanted, capacity) = (gib(memory.wanted), gib(memory.capacity));
-    format!("{failed}without a limit it would take {wanted} of {capacity}: {} too much", gib(memory.shortfall()))
-}
-
 /// What the step time at the ceiling has in it of the allocator.
 fn stalls(ceiling: &Ceiling) -> Option<String> {
     let retries = ceiling.top()?.memory.report.retries;
@@ -240,7 +213,7 @@ pub(in crate::explore) fn ends(ceiling: &Ceiling) -> String {
                 thousands(next.sequence)
             )
         }
-        (End::Memory, Some(next)) => format!("memory: at {} tokens {}", thousands(next.sequence), short(next)),
+        (End::Memory, Some(next)) => format!("memory: at {} tokens {}", thousands(next.sequence), lacks(&next.memory)),
         (End::Memory, None) => "memory".to_owned(),
         (End::Positions(positions), _) => {
             format!("the model has a table of {} positions; memory would hold more", thousands(*positions))

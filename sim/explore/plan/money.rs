@@ -64,18 +64,24 @@ pub fn bill(request: &Request, site: &Site, plan: &Planned) -> Bill {
     }
 }
 
-/// Which limits of days and money a plan breaks, in words.
+/// By how much a value misses a limit.
+fn by(value: f64, most: f64) -> String {
+    format!("{:.0} %", (100.0 * (value / most - 1.0)).max(1.0))
+}
+
+/// Which limits of days and money a plan breaks, and by how much, in words.
 pub fn broken(request: &Request, bill: &Bill) -> Vec<String> {
     let mut broken = vec![];
     if let (Some(most), Some(days)) = (request.limits.days, bill.days)
         && days.value > most
     {
-        broken.push(format!("{:.1} days are more than the {most} asked for", days.value));
+        broken.push(format!("{:.1} days, {} more than the {most} asked for", days.value, by(days.value, most)));
     }
     if let (Some((most, currency)), Some(money)) = (&request.limits.money, bill.money)
         && money.value > *most
     {
-        broken.push(format!("{:.0} {currency} are more than the {most} asked for", money.value));
+        let more = by(money.value, *most);
+        broken.push(format!("{:.0} {currency}, {more} more than the {most} asked for", money.value));
     }
     broken
 }

@@ -10,7 +10,7 @@ use super::site::{Site, size};
 use crate::explore::words::gib;
 use crate::hardware::Topology;
 use crate::scenario::predict::Floors;
-use crate::units::Bytes;
+use crate::units::{Bytes, thousands};
 
 /// How often the size of a machine is doubled.
 const DOUBLED: u32 = 6;
@@ -37,12 +37,24 @@ fn why(on: &OnSite) -> String {
         return format!("no layout of {title} divides the model and the batch");
     }
     if counts.legal == 0 {
-        let first = on.refused.first().map_or(String::new(), |(why, count)| format!("; of {count}: {why}"));
-        return format!("none of {} plans on {title} is legal{first}", counts.tried);
+        let reasons = reasons(&on.refused);
+        return format!("none of {} plans on {title} is legal{reasons}", thousands(counts.tried as u64));
     }
     let least =
         on.least.map_or(String::new(), |least| format!("; the smallest needs at least {} of {capacity}", gib(least)));
     format!("none of the {} legal plans on {title} fits{least}", counts.legal)
+}
+
+/// Reasons that are told one by one.
+const TOLD: usize = 4;
+
+/// Why plans were refused, the most frequent reasons first, and how many have another.
+fn reasons(refused: &[(String, usize)]) -> String {
+    let count = |count: usize| thousands(count as u64);
+    let told = refused.iter().take(TOLD).map(|(why, plans)| format!("; of {}: {why}", count(*plans)));
+    let rest: usize = refused.iter().skip(TOLD).map(|(_, plans)| plans).sum();
+    let other = (rest > 0).then(|| format!("; of {}: other reasons, {} of them", count(rest), refused.len() - TOLD));
+    told.chain(other).collect()
 }
 
 /// The request without one of its limits or one of the keys that it sets.
@@ -90,10 +102,11 @@ fn larger(request: &Request, site: &Site, with: (&Floors, &Told<'_>)) -> Option<
     let nodes = site.size.1.as_integer()?;
     (1..=DOUBLED).find_map(|doubled| {
         let more = Value::from(nodes.checked_shl(doubled)?);
-        let (written, size) = size(&more)?;
+        let (written, size) = size(&more, site.machine.node.chips)?;
         let machine = Topology::load(&site.name, &size).ok()?;
         let larger = Site::new(&site.name, written, machine, site.price.clone());
         let changed = Request { sites: vec![larger], ..request.clone() };
-        answers(&changed, with).then(|| format!("on {more} nodes of {}", site.machine.name))
+        let title = changed.sites[0].title();
+        answers(&changed, with).then(|| format!("on {title}"))
     })
 }

@@ -16,7 +16,7 @@ use crate::scenario::relative;
 pub(super) struct Machine {
     /// A shipped name, or the path of a topology file.
     name: Spanned<String>,
-    /// Its size, or several to try: nodes, or slices of a TPU pod.
+    /// Its size, or several to try: nodes, chips of whole nodes (`"128gpus"`), or slices of a TPU pod.
     size: Option<Spanned<Value>>,
     /// What a chip costs for an hour, such as `"2.99 USD"`.
     price: Option<Spanned<String>>,
@@ -83,9 +83,10 @@ pub(super) fn sites(
             return Err(many());
         }
         for size in written {
-            let (written, size) = site::size(&size).ok_or_else(|| {
-                let problem = format!("{size} is no size of {name}");
-                PlanError::request(problem, "write size = 16, in nodes, or size = \"16x16\", a slice of a TPU pod")
+            let (written, size) = site::size(&size, least.node.chips).ok_or_else(|| {
+                let problem = format!("{size} is no size of {name}, whose nodes have {} chips", least.node.chips);
+                let remedy = "write size = 16, in nodes, \"16nodes\", \"128gpus\", which whole nodes have, or \"16x16\", a slice of a TPU pod";
+                PlanError::request(problem, remedy)
             })?;
             sites.push(Site::new(machine.name.get_ref(), written, load(&size)?, price.clone()));
         }

@@ -53,7 +53,7 @@ fn wrapped(text: &str, width: usize) -> String {
 /// The winner, in a sentence.
 pub(super) fn verdict(answer: &Answer) -> String {
     let Some(place) = answer.winner() else {
-        return "No plan keeps to the limits of days and money. The closest are below.".to_owned();
+        return missed(answer);
     };
     let on = &answer.sites[place];
     let Some(first) = on.best() else { return String::new() };
@@ -64,6 +64,16 @@ pub(super) fn verdict(answer: &Answer) -> String {
         (_, false) => "Fastest",
     };
     format!("{by}: {framework} on {}, {}", on.site.title(), layout(&first.plan, &alike(on, framework)))
+}
+
+/// By how much the fastest plan of each machine misses what was asked.
+fn missed(answer: &Answer) -> String {
+    let by = |on: &OnSite| {
+        let first = on.ranked.first()?;
+        Some(format!(" On {}: {}.", on.site.title(), first.broken.join("; ")))
+    };
+    let machines: String = answer.sites.iter().filter_map(by).collect();
+    format!("No plan keeps to the limits of days and money.{machines} The closest are below.")
 }
 
 /// The winner's figures, a line each.
@@ -172,7 +182,7 @@ fn machines(answer: &Answer, width: usize) -> String {
 
 /// A machine's ranking.
 fn site(answer: &Answer, on: &OnSite, width: usize) -> String {
-    let mut out = format!("{}, {} chips\n", on.site.title(), thousands(on.site.chips));
+    let mut out = format!("{}\n", on.site.title());
     let several = on.ranked.iter().any(|ranked| ranked.plan.candidate.runtime != on.ranked[0].plan.candidate.runtime);
     let row = |(place, ranked): (usize, &Ranked)| {
         let plan = &ranked.plan;
@@ -208,7 +218,9 @@ pub(super) fn remarks(answer: &Answer, on: &OnSite) -> Vec<String> {
         remarks.push("= is tied with the first: the order of the two is less than 80 % sure.".to_owned());
     }
     if on.ranked.iter().any(|ranked| !ranked.plan.sure) {
-        remarks.push("? fits, but by less than what is known of memory outside the allocator.".to_owned());
+        remarks.push(
+            "? may not fit: what it needs and what the device has differ by less than is known of either.".to_owned(),
+        );
     }
     if let [first, second, ..] = &on.ranked[..] {
         remarks.push(runner_up(first, second));

@@ -38,10 +38,7 @@ fn value(value: &Value) -> String {
         Value::Table(table) => table.iter().map(|(key, value)| format!("{key} {value}")).collect::<Vec<_>>().join(" "),
         Value::Array(list) => {
             let numbers: Vec<String> = list.iter().map(Value::to_string).collect();
-            match &numbers[..] {
-                [first, middle, .., last] if numbers.len() > 4 => format!("{first}, {middle}, … {last}"),
-                all => all.join(", "),
-            }
+            format!("[{}]", numbers.join(", "))
         }
         other => other.to_string(),
     }

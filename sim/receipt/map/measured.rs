@@ -38,8 +38,8 @@ pub(super) fn measured(row: &Row, keys: &mut Gathered) -> Result<(), Reason> {
     if let Some(reserved) = m.peak_mem_reserved_gib {
         keys.stated("measured.reserved", quantity(reserved, "GiB"));
     }
-    if m.oom == Some(true) {
-        keys.stated("measured.out_of_memory", true);
+    if let Some(died) = m.oom {
+        keys.stated("measured.out_of_memory", died);
     }
     // A rule names the convention; a figure without one says nothing.
     match (m.mfu_pct, keys.get("measured.mfu_convention").is_some()) {

@@ -4,6 +4,7 @@ use maud::{Markup, html};
 
 use crate::report::layout::Report;
 use crate::report::page;
+use crate::report::text::confidence;
 use crate::scenario::{Prediction, Scenario};
 
 /// The section, and those that follow from it.
@@ -14,6 +15,7 @@ pub(super) fn section(scenario: &Scenario, answer: &Prediction, report: &Report)
     let mut facts = vec![
         ("evidence", format!("{} of the step time", shares.join(", "))),
         ("interval", format!("{low} to {high}: the step time lies there with a probability of 80 %")),
+        ("confidence", confidence(answer)),
         ("runs like it", runs_like_it(answer)),
         ("profile", format!("{} ({})", scenario.profile.name, scenario.profile.summary)),
     ];

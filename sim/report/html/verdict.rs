@@ -52,7 +52,7 @@ pub(super) fn tiles(scenario: &Scenario, answer: &Prediction, report: &Report) -
         tile(
             "Step time",
             figure("step_time_s", report.step_time_s, &answer.step.to_string()),
-            format!("{low} to {high} (80 % interval)"),
+            format!("{low} to {high} (80 % interval); confidence {}", answer.confidence()),
         ),
         tile(
             "Memory on the device",

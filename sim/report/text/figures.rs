@@ -22,7 +22,8 @@ pub(super) fn figures(
 ) -> fmt::Result {
     let (low, high) = answer.interval;
     page.gap()?;
-    page.line("step time", &format!("{} (80 % interval: {low} to {high})", answer.step))?;
+    let confidence = answer.confidence();
+    page.line("step time", &format!("{} (80 % interval: {low} to {high}; confidence {confidence})", answer.step))?;
     let chips = scenario.topology.chips();
     let rate = answer.tokens_per_second_per_chip(chips);
     let whole = |rate: f64| thousands(rate.round().max(0.0) as u64);

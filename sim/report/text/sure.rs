@@ -5,14 +5,19 @@ use std::fmt;
 use super::super::questions::questions;
 use super::page::Page;
 use crate::cost::Basis;
-use crate::scenario::predict::Alike;
+use crate::scenario::predict::{Alike, Reason};
 use crate::scenario::{Prediction, Scenario};
 
 /// Runs from which it makes sense to say how far nine in ten are off.
 const MANY: usize = 10;
 
+/// Reasons for an interval's width that are told, and the least share of one.
+const REASONS: usize = 3;
+const LEAST: f64 = 0.1;
+
 pub(super) fn sure(page: &mut Page, scenario: &Scenario, answer: &Prediction, verbose: bool) -> fmt::Result {
     page.heading("How sure")?;
+    page.line("confidence", &confidence(answer))?;
     page.line("measured runs", &measured(answer))?;
     let shares = answer.shares.iter().filter(|(_, share)| *share >= 0.005);
     let shares: Vec<String> =
@@ -30,6 +35,17 @@ pub(super) fn sure(page: &mut Page, scenario: &Scenario, answer: &Prediction, ve
         }
     }
     Ok(())
+}
+
+/// How much the step time is worth, and what makes it uncertain.
+pub(in crate::report) fn confidence(answer: &Prediction) -> String {
+    let (low, high) = answer.interval;
+    let half = 50.0 * (high.seconds() - low.seconds()) / answer.step.seconds().max(f64::MIN_POSITIVE);
+    let list = answer.reasons.list();
+    let reasons = list.iter().take(REASONS).filter(|reason| reason.share >= LEAST);
+    let reasons: Vec<String> =
+        reasons.map(|Reason { what, share }| format!("{what} ({:.0} %)", 100.0 * share)).collect();
+    format!("{}, ± {half:.0} %; uncertain by {}", answer.confidence(), reasons.join(", "))
 }
 
 /// How many measured runs of the same kind there are, and how far predictions of them were off.

@@ -29,7 +29,7 @@ keys! {
     mfu: Option<Spanned<f64>> => ALL.such_as("0.41");
     /// The convention of `mfu`, by the name that `run --mfu-all` prints.
     mfu_convention: Option<Spanned<String>> => ALL.such_as("\"6N + 12LHS\"");
-    /// The run ended out of memory.
+    /// Whether the run ended out of memory. `false` alone is a measurement, too.
     out_of_memory: Option<bool> => ALL;
     /// Who measured it, where it is written down.
     source: Option<String> => ALL.such_as("\"our cluster, run 17\"");

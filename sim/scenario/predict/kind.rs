@@ -8,7 +8,7 @@ use crate::scenario::understood::Scenario;
 /// What a run has in common with those that predictions erred on alike.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind {
-    /// The framework, as a scenario writes it.
+    /// The framework, as a scenario writes it; XLA on GPUs apart.
     pub framework: String,
     /// The machine's topology, which names the chip.
     pub machine: String,
@@ -21,6 +21,9 @@ pub struct Kind {
     /// `one` node or slice, or `several`.
     pub nodes: String,
 }
+
+/// XLA on GPUs, which has kernels of its own.
+const XLA_ON_GPUS: &str = "xla on GPUs";
 
 /// Matmuls in fp8 or int8.
 pub(super) const EIGHT: &str = "8-bit";
@@ -57,13 +60,22 @@ impl Kind {
             Vendor::Nvidia => topology.nodes > 1,
         };
         Kind {
-            framework: scenario.runtime.written().to_owned(),
+            framework: match (job.parts(), topology.chip.vendor) {
+                (Parts::Compiled(_), Vendor::Nvidia) => XLA_ON_GPUS,
+                _ => scenario.runtime.written(),
+            }
+            .to_owned(),
             machine: topology.name.clone(),
             parallelism: parallelism.to_owned(),
             blocks: if job.model().experts().is_some() { "experts" } else { "dense" }.to_owned(),
             matmuls: if eight { EIGHT } else { "16-bit" }.to_owned(),
             nodes: if several { "several" } else { "one" }.to_owned(),
         }
+    }
+
+    /// Whether times of another library's kernels stand in for those that run: XLA's on GPUs are priced as PyTorch's.
+    pub(super) fn stands_in(&self) -> bool {
+        self.framework == XLA_ON_GPUS
     }
 
     /// What it is, in the field's words.

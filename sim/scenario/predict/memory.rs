@@ -2,10 +2,11 @@
 
 use rayon::prelude::*;
 
+use super::doubt::{self, Doubt, Takes};
 use super::host::{Host, Verdict};
 use crate::memory::{self, MemoryReport};
 use crate::plan::Parts;
-use crate::program::{Discipline, Program};
+use crate::program::Program;
 use crate::runtime::Flight;
 use crate::scenario::Scenario;
 use crate::scenario::remedy::Remedy;
@@ -47,8 +48,13 @@ pub struct DeviceMemory {
     pub capacity: Bytes,
     /// Reserved without any limit, plus what is outside: what the plan would like to have.
     pub wanted: Bytes,
-    /// How far the total may be off: a plan with less to spare fits only perhaps.
+    /// The least that the step runs in, where that is near what the device has; else what it would like to have.
+    pub needs: Bytes,
+    /// How far that may be off (half-width of an 80 % interval): a plan with less to spare fits only perhaps.
     pub doubt: Bytes,
+    /// The share of such steps that do not take what is predicted at all.
+    #[doc(hidden)]
+    pub surprises: f64,
     /// What that is about, in words.
     pub doubtful: String,
     /// Whether the plan runs in the device's memory.
@@ -89,12 +95,22 @@ impl DeviceMemory {
         self.verdict() == Verdict::Hardly
     }
 
+    /// The chance that the device has enough, 0 to 1.
+    pub fn chance(&self) -> f64 {
+        doubt::chance(self.needs, self.capacity, (self.doubt, self.surprises))
+    }
+
+    /// Whether that is nobody's to say: the device has about as much as the step needs.
+    pub fn is_open(&self) -> bool {
+        (0.1..=0.9).contains(&self.chance())
+    }
+
     /// Whether it runs, in a word.
     pub fn verdict(&self) -> Verdict {
-        let room = self.capacity.saturating_sub(self.device_total()) > self.doubt;
+        let room = !self.is_open();
         match self.host {
             _ if self.host_lacks() => Verdict::No,
-            _ if !self.on_device && self.shortfall() <= self.doubt => Verdict::Hardly,
+            _ if !self.on_device && self.is_open() => Verdict::Hardly,
             _ if !self.on_device => Verdict::No,
             Some(host) if host.lacks().is_none() => Verdict::Unknown,
             Some(host) if !host.suffices_beyond_doubt() => Verdict::Perhaps,
@@ -129,6 +145,14 @@ pub(super) fn devices(scenario: &Scenario, flight: &Flight) -> (Vec<DeviceMemory
     let devices: Vec<DeviceMemory> = first.iter().filter_map(|&class| replayed[class].clone()).collect();
     let tightest = tightest(&devices);
     (devices, tightest)
+}
+
+/// The least that a class's device needs, found where it decides.
+pub(super) fn settle(scenario: &Scenario, program: &Program, device: &mut DeviceMemory) {
+    let DeviceMemory { wanted, outside, on_device, .. } = *device;
+    let takes = Takes { allocated: device.report.peak_allocated, wanted, outside, runs: on_device };
+    let has = (device.capacity, device.doubt);
+    device.needs = doubt::needs(program, takes, has, scenario.expandable_segments);
 }
 
 /// Whether two programs ask the allocator for the same, and need the same communicators.
@@ -189,37 +213,6 @@ pub(super) fn outside(scenario: &Scenario, program: &Program) -> Bytes {
     overheads.context + Bytes(nccl + user_buffers)
 }
 
-/// How far the compiler's peak may be from the predicted one in MaxText's layout with full remat: no step compiled for v6e that
-/// `tests/oracles/xla_steps.json` holds is further off, and of `xla-edge.json` two of 98.
-pub const COMPILED: f64 = 0.055;
-
-/// The same of a step that is written out block by block, has another loss, or a policy that keeps more than blocks' inputs: no step of
-/// `tests/oracles/xla-unseen.json` is further off. Of all 164 in plain JAX, those of `xla-plain.json` with them, ten need more than their
-/// doubt, and so do two of 55 in `xla-edge.json`.
-pub const COMPILED_OTHERWISE: f64 = 0.12;
-
-/// The same on GPUs, where the compiler's heap takes more than what is live at once: of seven steps compiled for H100 the furthest
-/// off takes that much (`tests/oracles/xla-gpu.json`).
-pub const COMPILED_ON_GPUS: f64 = 0.18;
-
-/// How far the total may be off, and why: what lives outside an allocator that is replayed to the byte (half-width of an 80 %
-/// interval), or what a compiler makes of the step.
-fn doubt(scenario: &Scenario, program: &Program, (outside, wanted): (Bytes, Bytes)) -> (Bytes, String) {
-    let part = |whole: Bytes, spread: f64| Bytes((whole.0 as f64 * spread).round() as u64);
-    let gib = |bytes: Bytes| format!("{:.2} GiB", bytes.gib());
-    if program.memory == Discipline::Static {
-        let share = match scenario.job.parts() {
-            Parts::Compiled(job) if job.gpu().is_some() => COMPILED_ON_GPUS,
-            Parts::Compiled(job) if job.is_laid_out_otherwise() => COMPILED_OTHERWISE,
-            _ => COMPILED,
-        };
-        let doubt = part(wanted, share).max(program.unsettled);
-        return (doubt, format!("the compiler's peak is known to ± {}", gib(doubt)));
-    }
-    let doubt = part(outside, scenario.profile.overheads.evidence.spread());
-    (doubt, format!("what lives outside the allocator, {}, is known to ± {}", gib(outside), gib(doubt)))
-}
-
 /// Memory of a program on a scenario's device.
 fn device(scenario: &Scenario, program: &Program) -> DeviceMemory {
     let outside = outside(scenario, program);
@@ -247,6 +240,18 @@ fn device(scenario: &Scenario, program: &Program) -> DeviceMemory {
     };
     let on_device = report.out_of_memory.is_none();
     let host = Host::of(program.host, &scenario.topology);
-    let (doubt, doubtful) = doubt(scenario, program, (outside, wanted));
-    DeviceMemory { report, outside, doubt, doubtful, capacity, wanted, on_device, host, remedies: vec![] }
+    let Doubt { bytes: doubt, surprises, about: doubtful } = Doubt::of(scenario, program, (outside, wanted));
+    DeviceMemory {
+        report,
+        outside,
+        needs: wanted,
+        doubt,
+        surprises,
+        doubtful,
+        capacity,
+        wanted,
+        on_device,
+        host,
+        remedies: vec![],
+    }
 }

@@ -32,7 +32,7 @@ pub(super) struct Flown<T = Timeline> {
     pub(super) counts: Vec<Counts>,
     /// The whole step.
     pub(super) timeline: T,
-    /// What the hosts pay for a step as it is written, by class \[ps\].
+    /// What the hosts pay for a step, by class \[ps\].
     pub(super) host_work: Vec<Time>,
     /// Ranks, by class.
     pub(super) ranks: Vec<Vec<u32>>,
@@ -153,11 +153,14 @@ fn from_one(scenario: &Scenario, settings: Settings, runs: Runs) -> Result<Optio
     }
     let further = (all - short) * runs.each / split.round();
     let ran = run(scenario, flight, (settings, true), |job| job.run_further(further))?;
-    let Flown { timeline, flight, evidence, mut counts, ranks, host_work, memory } = ran;
+    let Flown { timeline, flight, evidence, mut counts, ranks, mut host_work, memory } = ran;
     let Some((timeline, each)) = timeline else { return Ok(None) };
     length::check_time(scenario, timeline.step.0.into())?;
     for ((program, counts), round) in flight.classes.iter().zip(&mut counts).zip(&each) {
         counts.add(program, round, further);
+    }
+    for (paid, round) in host_work.iter_mut().zip(&each) {
+        *paid += Time(round.host.0 * u64::from(further));
     }
     Ok(Some(Flown { timeline, flight, evidence, counts, ranks, host_work, memory }))
 }
@@ -227,6 +230,9 @@ fn from_three(scenario: &Scenario, settings: Settings, runs: Runs) -> Result<Opt
         for (far, &near) in counts.owners.iter_mut().zip(&before.owners) {
             *far = flops(*far, near);
         }
+    }
+    for (far, near) in third.host_work.iter_mut().zip(&second.host_work) {
+        *far = Time(line(near.0, far.0));
     }
     Ok(Some(Flown { timeline, ..third }))
 }

@@ -21,10 +21,10 @@ const READ_IF_CARRIED: [&str; 2] = ["chip.memory_bandwidth", "chip.power"];
 
 /// All that is predicted, but what would make the plan fit.
 fn predicted(answer: &Prediction) -> String {
-    let Prediction { memory, step, interval, residual, stall, breakdown, shares, parts, mfu, tokens, .. } = answer;
+    let Prediction { memory, step, interval, reasons, stall, breakdown, shares, parts, mfu, tokens, .. } = answer;
     let mut memory = memory.clone();
     memory.remedies.clear();
-    format!("{:?}", (step, interval, residual, stall, breakdown, shares, parts, mfu, tokens, memory))
+    format!("{:?}", (step, interval, reasons, stall, breakdown, shares, parts, mfu, tokens, memory))
 }
 
 /// Keys of the file that change nothing, as far as [`crate::scenario::idle`] cannot know before programs are there.

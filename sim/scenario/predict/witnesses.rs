@@ -1,32 +1,41 @@
-//! An interval from what measured runs of the same kind said of predictions.
+//! An interval from what measured runs said of predictions.
 //!
-//! `sim/cost/profiles/measured-runs.csv` holds the logarithm of measured over predicted step time of every public run that
-//! can be simulated. The interval's ends are the 10th and the 90th percentile of a mixture: those runs, weighed by how much
-//! of their [`Kind`] they share, and a normal distribution as wide as the costs' residuals make the step, which counts as
-//! much as [`PARTS`] runs. So residuals decide where nobody has measured, and measured runs where many have. This is
-//! weighted split conformal prediction (Tibshirani et al., "Conformal Prediction Under Covariate Shift", NeurIPS 2019), with
-//! the residuals in place of the infinite score that stands there for what has not been seen.
+//! `sim/cost/profiles/measured-runs.csv` holds the logarithm of measured over predicted step time of every public run that can be
+//! simulated, with its [`Kind`] and its [`Reasons`]. An error is divided by its reasons' [`Reasons::scale`] to the power of [`SAYS`]; the
+//! interval's ends are the 10th and the 90th percentile of such quotients, weighed by how much of their kind they share with the run that
+//! is predicted, times its own scale. This is weighted split conformal prediction (Tibshirani et al., "Conformal Prediction Under
+//! Covariate Shift", NeurIPS 2019) with normalised scores (Lei et al., "Distribution-Free Predictive Inference for Regression", 2018).
 //!
-//! Runs of one model by one publisher are a *family*: they err alike, so a family of n runs counts as n^0.8. A run whose
+//! All runs count a little for any other ([`ALL`]). A run of another kind says how far a prediction may be off, not which way: the less it
+//! shares, the more its error counts with both signs. What other hosts may do ([`Reasons::hosts`]) is added in quadrature, each side for
+//! itself.
+//!
+//! Runs of one model by one publisher are a *family*: they err alike, so a family of n runs counts as n^0.9. A run whose
 //! family is in the file is judged without it. The point is never moved by a measured run.
 //!
-//! [`LIKENESS`], [`PARTS`] and [`TOGETHER`] say how far one kind speaks for another. They were found by a search over a small grid of round numbers, so that with
-//! families left out intervals hold 80 % of all runs and between 65 and 95 % of each lane's (`tests/receipts.rs`); none of
-//! them names a framework, a model or a machine.
+//! [`LIKENESS`], [`ALL`], [`TOGETHER`] and [`SAYS`] were found by a search over a small grid of round numbers. With families left out, intervals
+//! hold 80 % of all runs and what is asked of each lane, host share and size (`witnesses/tests.rs`). None of the numbers names a framework, a
+//! model or a machine.
 
-use std::collections::BTreeMap;
+mod held;
+
 use std::sync::LazyLock;
 
+pub use held::Held;
+
 use super::kind::Kind;
+use super::reasons::Reasons;
 use crate::units::Time;
 
-/// How much a run says of another that differs from it in one part of its kind, by [`Kind::PARTS`]: those on another machine or with
-/// experts instead of dense blocks next to nothing, those with narrower matmuls a good deal.
-const LIKENESS: [f64; 6] = [0.1, 0.02, 0.05, 0.01, 0.2, 0.1];
-/// As how many runs the costs' residuals count.
-const PARTS: f64 = 3.0;
-/// A family of n runs counts as n to this power.
-const TOGETHER: f64 = 0.8;
+/// How much a run says of another that differs from it in one part of its kind, by [`Kind::PARTS`].
+const LIKENESS: [f64; 6] = [0.02, 0.07, 0.05, 0.02, 0.1, 0.1];
+/// As how many runs all runs together count, whatever their kind.
+const ALL: f64 = 1.0;
+/// A family of n runs counts as n to this power; among all runs, as the root of n.
+const TOGETHER: f64 = 0.9;
+/// Of two runs of one kind, that whose reasons make twice the error is off by 2 to this power as much: runs of one kind err alike
+/// for reasons that nobody knows.
+const SAYS: f64 = 0.3;
 /// Standard deviations from the middle of a normal distribution to its 90th percentile.
 const NINETIETH: f64 = 1.281_551_565_5;
 
@@ -39,44 +48,89 @@ pub struct Witness {
     pub lane: String,
     /// What kind of run it is.
     pub kind: Kind,
+    /// Chips of the job.
+    pub chips: u32,
     /// One over the runs of the same configuration.
     pub weight: f64,
-    /// Half the width of the interval that the costs' residuals alone make, as a share of the step.
-    pub residual: f64,
+    /// What of its step predictions err on.
+    pub reasons: Reasons,
     /// The logarithm of measured over predicted step time.
     pub error: f64,
 }
 
 impl Witness {
     /// The names of the file's columns.
-    pub const COLUMNS: &'static str =
-        "family,lane,framework,machine,parallelism,blocks,matmuls,nodes,weight,residual,log_measured_over_predicted";
+    pub fn columns() -> String {
+        let kind = Kind::PARTS.join(",");
+        let reasons = Reasons::PARTS.join(",");
+        format!("family,lane,{kind},chips,weight,{reasons},log_measured_over_predicted")
+    }
 
     /// A line of the file.
     pub fn line(&self) -> String {
         let family = self.family.replace(',', ";");
         let kind = self.kind.parts().join(",");
-        format!("{family},{},{kind},{:.4},{:.4},{:.4}", self.lane, self.weight, self.residual, self.error)
+        let reasons: Vec<String> = self.reasons.parts().iter().map(|part| short(*part)).collect();
+        let (chips, weight, reasons) = (self.chips, short(self.weight), reasons.join(","));
+        format!("{family},{},{kind},{chips},{weight},{reasons},{}", self.lane, short(self.error))
     }
 
     fn read(line: &str) -> Option<Witness> {
-        let fields: Vec<&str> = line.split(',').collect();
-        let [family, lane, framework, machine, parallelism, blocks, matmuls, nodes, weight, residual, error] =
-            fields.try_into().ok()?;
+        let mut fields = line.split(',');
+        let mut text = || fields.next().map(str::to_owned);
+        let (family, lane) = (text()?, text()?);
         let [framework, machine, parallelism, blocks, matmuls, nodes] =
-            [framework, machine, parallelism, blocks, matmuls, nodes].map(str::to_owned);
+            [text()?, text()?, text()?, text()?, text()?, text()?];
         let kind = Kind { framework, machine, parallelism, blocks, matmuls, nodes };
-        let (family, lane) = (family.to_owned(), lane.to_owned());
-        let [weight, residual, error] = [weight, residual, error].map(|number| number.parse().ok());
-        Some(Witness { family, lane, kind, weight: weight?, residual: residual?, error: error? })
+        let chips = text()?.parse().ok()?;
+        let mut number = || fields.next()?.parse::<f64>().ok();
+        let weight = number()?;
+        let mut parts = [0.0; Reasons::PARTS.len()];
+        for part in &mut parts {
+            *part = number()?;
+        }
+        let error = number()?;
+        let reasons = Reasons::from_parts(parts);
+        fields.next().is_none().then_some(Witness { family, lane, kind, chips, weight, reasons, error })
+    }
+
+    /// Its error over how far its reasons make such steps err, the host's part of them included.
+    fn quotient(&self) -> f64 {
+        let (fast, slow) = self.reasons.hosts();
+        let host = if self.error < 0.0 { fast } else { slow };
+        self.error / libm::hypot(said(&self.reasons), host / NINETIETH)
     }
 }
 
+/// A number with up to four decimals.
+fn short(number: f64) -> String {
+    let text = format!("{:.4}", number + 0.0);
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    if text == "-0" { "0".to_owned() } else { text.to_owned() }
+}
+
+/// How far reasons make a step err, as far as that is believed.
+fn said(reasons: &Reasons) -> f64 {
+    libm::pow(reasons.scale(), SAYS)
+}
+
+/// All of the file; families lie together.
 pub(super) static WITNESSES: LazyLock<Vec<Witness>> = LazyLock::new(|| {
     let text = include_str!("../../cost/profiles/measured-runs.csv");
     let lines = text.lines().filter(|line| !line.starts_with('#')).skip(1);
     lines.map(|line| Witness::read(line).expect("a test reads every line of measured-runs.csv")).collect()
 });
+
+/// The quotient of each ([`Witness::quotient`]).
+static QUOTIENTS: LazyLock<Vec<f64>> = LazyLock::new(|| WITNESSES.iter().map(Witness::quotient).collect());
+
+/// A run that was measured, and its quotient.
+type Seen<'w> = (&'w Witness, f64);
+
+/// All but those that a condition holds of.
+fn seen_without(without: impl Fn(&Witness) -> bool) -> Vec<Seen<'static>> {
+    WITNESSES.iter().zip(QUOTIENTS.iter().copied()).filter(|(witness, _)| !without(witness)).collect()
+}
 
 /// Runs of just the same kind as one that is predicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -93,42 +147,51 @@ pub struct Alike {
     pub nine_in_ten: f64,
 }
 
-/// An 80 % interval around a step \[ps\], and the runs of just its kind. `residual` is half the interval's width by the costs'
-/// residuals alone, as a share of the step; runs of `family` are left out.
-pub(super) fn interval(step: Time, residual: f64, kind: &Kind, family: &str) -> ((Time, Time), Alike) {
-    let others: Vec<&Witness> = WITNESSES.iter().filter(|w| family.is_empty() || w.family != family).collect();
-    let (low, high) = ends(&others, residual, kind);
+/// An 80 % interval around a step \[ps\], and the runs of just its kind; runs of `family` are left out.
+pub(super) fn interval(step: Time, reasons: &Reasons, kind: &Kind, family: &str) -> ((Time, Time), Alike) {
+    let others = seen_without(|witness| !family.is_empty() && witness.family == family);
+    let (low, high) = ends(&others, reasons, kind);
     let at = |log: f64| Time::from_seconds(step.seconds() * libm::exp(log));
-    ((at(low.min(0.0)), at(high.max(0.0))), alike(&others, kind))
+    ((at(low), at(high)), alike(&others, kind))
 }
 
-/// The 10th and the 90th percentile of the logarithm of measured over predicted.
-fn ends(others: &[&Witness], residual: f64, kind: &Kind) -> (f64, f64) {
-    let mut families: BTreeMap<&str, f64> = BTreeMap::new();
-    let likeness: Vec<f64> = others.iter().map(|other| other.weight * likeness(&other.kind, kind)).collect();
-    for (other, weight) in others.iter().zip(&likeness) {
-        *families.entry(&other.family).or_default() += weight;
-    }
-    let together = |family: &str| libm::pow(families[family], TOGETHER - 1.0);
-    let mut points: Vec<(f64, f64)> =
-        others.iter().zip(&likeness).map(|(other, weight)| (other.error, weight * together(&other.family))).collect();
-    points.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let all = PARTS + points.iter().map(|point| point.1).sum::<f64>();
-    let deviation = (residual / NINETIETH).max(1e-6);
-    let below = |at: f64| {
-        let normal = 0.5 * libm::erfc(-at / deviation / std::f64::consts::SQRT_2);
-        let measured: f64 = points.iter().take_while(|point| point.0 <= at).map(|point| point.1).sum();
-        (PARTS * normal + measured) / all
-    };
-    let quantile = |share: f64| {
-        let (mut low, mut high) = (-3.0, 3.0);
-        for _ in 0..40 {
-            let middle = 0.5 * (low + high);
-            if below(middle) < share { low = middle } else { high = middle }
+/// The 10th and the 90th percentile of the logarithm of measured over predicted, below and above 0; `others` lie family by family.
+fn ends(others: &[Seen<'_>], reasons: &Reasons, kind: &Kind) -> (f64, f64) {
+    let mut points: Vec<(f64, f64)> = Vec::with_capacity(2 * others.len());
+    let all: f64 = families(others).map(|family| family.iter().map(|(one, _)| one.weight).sum::<f64>().sqrt()).sum();
+    for family in families(others) {
+        let likeness: Vec<f64> = family.iter().map(|(one, _)| likeness(&one.kind, kind)).collect();
+        let weights: f64 = family.iter().map(|(one, _)| one.weight).sum();
+        let alike: f64 = family.iter().zip(&likeness).map(|((one, _), like)| one.weight * like).sum();
+        let together = if alike > 0.0 { libm::pow(alike, TOGETHER - 1.0) } else { 0.0 };
+        for ((one, quotient), like) in family.iter().zip(likeness) {
+            let among_all = 0.5 * ALL * one.weight / weights.sqrt() / all;
+            let weight = 0.5 * one.weight * like * together;
+            points.push((*quotient, weight * (1.0 + like) + among_all));
+            points.push((-quotient, weight * (1.0 - like) + among_all));
         }
-        high
-    };
-    (quantile(0.1), quantile(0.9))
+    }
+    points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (low, high) = (weighted_quantile(&points, 0.1), weighted_quantile(&points, 0.9));
+    let (fast, slow) = reasons.hosts();
+    let own = said(reasons);
+    (-libm::hypot((low * own).min(0.0), fast), libm::hypot((high * own).max(0.0), slow))
+}
+
+/// Runs, family by family.
+fn families<'w, 's>(runs: &'s [Seen<'w>]) -> impl Iterator<Item = &'s [Seen<'w>]> {
+    runs.chunk_by(|(one, _), (other, _)| one.family == other.family)
+}
+
+/// The quantile of sorted values with their weights; without any, what nobody knows.
+fn weighted_quantile(points: &[(f64, f64)], share: f64) -> f64 {
+    let all: f64 = points.iter().map(|point| point.1).sum();
+    let mut sum = 0.0;
+    let reached = points.iter().find(|point| {
+        sum += point.1;
+        sum >= share * all
+    });
+    reached.map_or(0.0, |point| point.0)
 }
 
 /// How much one kind says of another: 1 if they are the same.
@@ -137,8 +200,8 @@ fn likeness(one: &Kind, other: &Kind) -> f64 {
     parts.map(|((one, other), weight)| if one == other { 1.0 } else { weight }).product()
 }
 
-fn alike(others: &[&Witness], kind: &Kind) -> Alike {
-    let same: Vec<&&Witness> = others.iter().filter(|other| other.kind == *kind).collect();
+fn alike(others: &[Seen<'_>], kind: &Kind) -> Alike {
+    let same: Vec<&Witness> = others.iter().map(|(other, _)| *other).filter(|other| other.kind == *kind).collect();
     let mut families: Vec<&str> = same.iter().map(|other| other.family.as_str()).collect();
     let mut errors: Vec<f64> = same.iter().map(|other| other.error).collect();
     errors.sort_by(f64::total_cmp);
@@ -174,98 +237,4 @@ fn miss(error: f64) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn kind(machine: &str) -> Kind {
-        Kind {
-            framework: "fsdp2".to_owned(),
-            machine: machine.to_owned(),
-            parallelism: "data".to_owned(),
-            blocks: "dense".to_owned(),
-            matmuls: "16-bit".to_owned(),
-            nodes: "one".to_owned(),
-        }
-    }
-
-    fn witness(machine: &str, family: &str, error: f64) -> Witness {
-        Witness {
-            family: family.to_owned(),
-            lane: String::new(),
-            kind: kind(machine),
-            weight: 1.0,
-            residual: 0.1,
-            error,
-        }
-    }
-
-    #[test]
-    fn without_measured_runs_the_residuals_make_the_interval() {
-        let (low, high) = ends(&[], 0.1, &kind("here"));
-        assert!((low + 0.1).abs() < 1e-6 && (high - 0.1).abs() < 1e-6, "{low} {high}");
-    }
-
-    #[test]
-    fn many_measured_runs_of_the_same_kind_make_it_and_others_hardly_count() {
-        let far: Vec<Witness> = (0..40).map(|i| witness("elsewhere", &i.to_string(), 0.5)).collect();
-        let near: Vec<Witness> = (0..101).map(|i| witness("here", &i.to_string(), 0.001 * f64::from(i))).collect();
-        let all: Vec<&Witness> = far.iter().chain(&near).collect();
-        let (low, high) = ends(&all, 0.3, &kind("here"));
-        assert!((low - 0.01).abs() < 0.005 && (high - 0.09).abs() < 0.02, "{low} {high}");
-    }
-
-    #[test]
-    fn every_line_of_the_file_is_read_and_written_back_alike() {
-        for (line, witness) in include_str!("../../cost/profiles/measured-runs.csv")
-            .lines()
-            .filter(|line| !line.starts_with('#'))
-            .skip(1)
-            .zip(WITNESSES.iter())
-        {
-            assert_eq!(witness.line(), line);
-        }
-        assert!(WITNESSES.len() > 700, "{}", WITNESSES.len());
-    }
-
-    /// Of configurations, the share whose measured step lies in the interval made without their family.
-    fn held<'w>(these: impl Iterator<Item = &'w Witness>) -> (usize, f64) {
-        let (mut all, mut inside) = (0.0, 0.0);
-        for one in these {
-            let others: Vec<&Witness> = WITNESSES.iter().filter(|other| other.family != one.family).collect();
-            let (low, high) = ends(&others, one.residual, &one.kind);
-            all += one.weight;
-            inside += if (low.min(0.0)..=high.max(0.0)).contains(&one.error) { one.weight } else { 0.0 };
-        }
-        (all.round() as usize, inside / all)
-    }
-
-    #[test]
-    fn intervals_hold_what_they_say_of_runs_whose_family_they_have_not_seen() {
-        let (_, all) = held(WITNESSES.iter());
-        assert!((0.75..=0.85).contains(&all), "{all:.3} of all");
-        let lanes: std::collections::BTreeSet<&str> = WITNESSES.iter().map(|one| one.lane.as_str()).collect();
-        for lane in lanes {
-            let (runs, share) = held(WITNESSES.iter().filter(|one| one.lane == lane));
-            println!("{lane}: {share:.2} of {runs}");
-            let least = match lane {
-                // Of one GPU's twelve, torchtune's six on A100 are all 10 % too slow, and nobody else ran its kind.
-                "single-gpu" => 0.45,
-                // JAX on GPUs: most are 15 to 28 % too fast, each machine has few families, and one is faster than its chips' peak.
-                "cuda-fsdp-jax" => 0.35,
-                // Hybrids are one publisher's runs of two models; Nemotron 3 Super with two tensor ranks is 20 % too fast.
-                "hybrid-ssm" => 0.45,
-                _ => 0.65,
-            };
-            assert!(runs < 10 || (least..=0.95).contains(&share), "{lane}: {share:.3} of {runs}");
-        }
-    }
-
-    #[test]
-    fn a_run_of_the_file_is_judged_without_its_family() {
-        let first = &WITNESSES[0];
-        let step = Time::from_seconds(1.0);
-        let (_, with) = interval(step, 0.1, &first.kind, "");
-        let (_, without) = interval(step, 0.1, &first.kind, &first.family);
-        assert!(without.runs < with.runs && without.families < with.families);
-    }
-}
+mod tests;
