@@ -286,3 +286,17 @@ fn a_plan_that_has_about_what_it_needs_may_not_fit_and_the_chance_is_said() {
     memory.capacity = Bytes(memory.needs.0 + 4 * memory.doubt.0);
     assert!(memory.chance() > 0.99 && memory.verdict() == Verdict::Yes, "{}", memory.chance());
 }
+
+#[test]
+fn a_step_that_gives_memory_back_each_time_is_said_to_run_at_the_limit() {
+    let folder = Folder::new("at-the-limit");
+    let text = include_str!("../scenarios/llama3.1-8b-fsdp2-8xh100.toml");
+    let longer = text.replace("sequence = 8192", "sequence = 16384");
+    let answer = make::fly(&longer);
+    assert!(answer.memory.on_device && answer.memory.report.retries > 0, "the cache outgrows the device");
+    folder.write("limit.toml", &longer);
+    let said = String::from_utf8(folder.windtunnel(&["run", "limit.toml"]).stdout).unwrap();
+    let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("Fits, but only by giving cached memory back in every step."), "{said}");
+    assert!(words.contains("It runs at the limit: once a step"), "{said}");
+}

@@ -41,6 +41,9 @@ fn fits(memory: &DeviceMemory) -> (Mood, String, String) {
     let (total, has) = (gib(memory.device_total()), gib(memory.capacity));
     let device = format!("The device has room: {total} of {has}.");
     match (memory.verdict(), memory.host) {
+        (Fits::Yes, _) if memory.report.retries > 0 => {
+            (Mood::Doubtful, "Fits, but only by giving cached memory back in every step.".to_owned(), String::new())
+        }
         (Fits::Yes, _) => (Mood::Good, format!("Fits, with {free} to spare on each device."), String::new()),
         (Fits::Perhaps, Some(host)) if !host.suffices_beyond_doubt() => {
             let (wants, besides) = (gib(host.wanted()), gib(host.doubt()));
@@ -174,11 +177,13 @@ fn step(answer: &Prediction) -> String {
 
 /// What giving cached memory back in every step does to it.
 fn at_the_limit(answer: &Prediction) -> String {
-    let times = answer.memory.report.retries;
-    let s = if times == 1 { "" } else { "s" };
+    let times = match answer.memory.report.retries {
+        1 => "once".to_owned(),
+        times => format!("{times} times"),
+    };
     format!(
-        " It runs at the limit: the allocator gives cached memory back to the device {times} time{s} a step and asks for it again, which \
-         takes {} of it at assumed rates, and may take several times that.",
+        " It runs at the limit: {times} a step the allocator gives cached memory back to the device and asks for it again. That takes {} of \
+         the step at assumed rates, and may take several times as long.",
         answer.stall
     )
 }
