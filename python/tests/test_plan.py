@@ -125,7 +125,7 @@ def test_where_no_plan_keeps_to_the_limits_there_is_none_that_is_best(asked):
     asked["limits"] = {"days": 0.001}
     answer = windtunnel.plan(asked)
     assert answer.best is None
-    assert all("days are more than" in plan.breaks[0] for plan in answer.plans())
+    assert all("times the 0.001 asked for" in plan.breaks[0] for plan in answer.plans())
 
 
 def test_progress_rises_to_the_end(asked):

@@ -64,9 +64,12 @@ pub fn bill(request: &Request, site: &Site, plan: &Planned) -> Bill {
     }
 }
 
-/// By how much a value misses a limit.
+/// By how much a value misses a limit, in words that the limit follows.
 fn by(value: f64, most: f64) -> String {
-    format!("{:.0} %", (100.0 * (value / most - 1.0)).max(1.0))
+    match value / most {
+        times if times >= 2.0 => format!("{times:.1} times"),
+        times => format!("{:.0} % more than", (100.0 * (times - 1.0)).max(1.0)),
+    }
 }
 
 /// Which limits of days and money a plan breaks, and by how much, in words.
@@ -75,13 +78,13 @@ pub fn broken(request: &Request, bill: &Bill) -> Vec<String> {
     if let (Some(most), Some(days)) = (request.limits.days, bill.days)
         && days.value > most
     {
-        broken.push(format!("{:.1} days, {} more than the {most} asked for", days.value, by(days.value, most)));
+        broken.push(format!("{:.1} days, {} the {most} asked for", days.value, by(days.value, most)));
     }
     if let (Some((most, currency)), Some(money)) = (&request.limits.money, bill.money)
         && money.value > *most
     {
         let more = by(money.value, *most);
-        broken.push(format!("{:.0} {currency}, {more} more than the {most} asked for", money.value));
+        broken.push(format!("{:.0} {currency}, {more} the {most} asked for", money.value));
     }
     broken
 }
