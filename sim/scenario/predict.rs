@@ -28,7 +28,7 @@ mod witnesses;
 
 pub use apart::{Apart, SlowRank, Waits, both_ways, few_and_all};
 pub use class::Class;
-pub use confidence::Confidence;
+pub use confidence::{Confidence, half_width};
 pub(crate) use conventions::WITHIN_DOCUMENTS;
 pub(super) use conventions::mfu_conventions;
 pub use costs::Evidence;

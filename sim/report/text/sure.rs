@@ -5,7 +5,7 @@ use std::fmt;
 use super::super::questions::questions;
 use super::page::Page;
 use crate::cost::Basis;
-use crate::scenario::predict::{Alike, Reason};
+use crate::scenario::predict::{Alike, Reason, half_width};
 use crate::scenario::{Prediction, Scenario};
 
 /// Runs from which it makes sense to say how far nine in ten are off.
@@ -39,8 +39,7 @@ pub(super) fn sure(page: &mut Page, scenario: &Scenario, answer: &Prediction, ve
 
 /// How much the step time is worth, and what makes it uncertain.
 pub(in crate::report) fn confidence(answer: &Prediction) -> String {
-    let (low, high) = answer.interval;
-    let half = 50.0 * (high.seconds() - low.seconds()) / answer.step.seconds().max(f64::MIN_POSITIVE);
+    let half = 100.0 * half_width(answer.step, answer.interval);
     let list = answer.reasons.list();
     let reasons = list.iter().take(REASONS).filter(|reason| reason.share >= LEAST);
     let reasons: Vec<String> =

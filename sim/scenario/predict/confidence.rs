@@ -9,6 +9,11 @@ use strum::VariantArray;
 
 use crate::units::Time;
 
+/// Half the width of an interval around a step, as a share of the step.
+pub fn half_width(step: Time, (low, high): (Time, Time)) -> f64 {
+    0.5 * (high.seconds() - low.seconds()) / step.seconds().max(f64::MIN_POSITIVE)
+}
+
 /// How much a step time is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, VariantArray)]
 pub enum Confidence {
@@ -27,8 +32,8 @@ impl Confidence {
     pub const ALL: &[Confidence] = Confidence::VARIANTS;
 
     /// Of an 80 % interval around a step.
-    pub fn of(step: Time, (low, high): (Time, Time)) -> Confidence {
-        let half = 0.5 * (high.seconds() - low.seconds()) / step.seconds().max(f64::MIN_POSITIVE);
+    pub fn of(step: Time, interval: (Time, Time)) -> Confidence {
+        let half = half_width(step, interval);
         let reaches = |confidence: &&Confidence| half <= confidence.half();
         Confidence::ALL.iter().find(reaches).copied().unwrap_or(Confidence::Poor)
     }
