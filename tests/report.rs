@@ -83,8 +83,8 @@ fn what_decides_and_is_not_stated_is_a_range_until_it_is_stated() {
     let detail = Detail { advice: Some(&of), unstated: Some(&unstated), width: 400, ..Detail::default() };
     let page = text::report(&scenario, &answer, detail);
     let line = page.lines().find(|line| line.trim_start().starts_with("unstated")).expect(&page);
-    assert!(line.contains(" are taken; at other values ") && line.contains("policy = \"none\""));
-    assert!(html::page_with(&scenario, &answer, Some(&unstated), None).contains(" are taken; at other values "));
+    assert!(line.contains(" is taken (with ") && line.contains("; in all ") && line.contains("policy = \"none\""));
+    assert!(html::page_with(&scenario, &answer, Some(&unstated), None).contains("; in all "));
     let json = answer.report(&scenario).with(Some(&of)).json();
     assert_eq!(json["unstated"]["tokens_per_second_per_chip"], serde_json::json!([unstated.rates.0, unstated.rates.1]));
     // Stated as it is by default, it is no question any more.
@@ -114,7 +114,7 @@ fn a_default_that_cannot_fit_is_not_what_the_range_is_about() {
         &answer,
         Detail { advice: Some(&of), unstated: Some(&unstated), width: 400, ..Detail::default() },
     );
-    assert!(page.contains(" taken; at other values that fit "), "{page}");
+    assert!(page.contains("; in all, of what fits, "), "{page}");
 }
 
 #[test]

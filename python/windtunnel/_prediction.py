@@ -102,7 +102,7 @@ def predict(scenario: Scenario, *, remedies: bool = False, changes: bool = False
     Args:
         scenario: The path of a scenario file, or a mapping with the keys of one. Paths in a mapping are relative to the working
             directory; paths in a file are relative to the file.
-        remedies: Whether to simulate, for a plan that does not fit, single changes that would make it fit. They are in
+        remedies: Whether to simulate, for a plan that does not fit, changes that would make it fit. They are in
             ``report["memory"]["remedies"]``.
         changes: Whether to simulate single changes that would make the run faster, and other values of defaults. They are in
             ``report["changes"]``, as with ``windtunnel run --changes all``.

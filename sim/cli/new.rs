@@ -89,11 +89,11 @@ pub fn run(args: &Args) -> Outcome {
     };
     let file = args.out.as_ref().map_or_else(|| "a new scenario".to_owned(), |path| path.display().to_string());
     let (text, scenario) = fresh.text(&file).map_err(Failure::input)?;
-    let settings = Settings { remedies: false, ..Settings::default() };
-    let prediction = predict(&scenario, settings).map_err(Failure::input)?;
-    if prediction.memory.refused() {
-        let words = "note: the plan does not fit in memory: windtunnel run names changes that make it fit, windtunnel plan searches layouts";
-        files::note(words);
+    let memory = predict(&scenario, Settings::default()).map_err(Failure::input)?.memory;
+    if memory.refused() {
+        let fits = memory.remedies.first().map(|remedy| format!("it would with {}", remedy.change));
+        let next = || "no change that was tried makes it fit, and windtunnel plan searches larger machines".to_owned();
+        files::note(&format!("note: the plan does not fit in memory: {}", fits.unwrap_or_else(next)));
     }
     write(out, &text)?;
     Ok(ExitCode::SUCCESS)

@@ -16,7 +16,7 @@ pub mod html;
 pub mod json;
 pub mod text;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub use answer::{Ceiling, Checked, End, Options, STEP};
 use rayon::prelude::*;
@@ -27,7 +27,7 @@ use super::tick::Tick;
 use crate::model::Position;
 use crate::runtime::Parts;
 use crate::scenario::advice::SHORT;
-use crate::scenario::remedy::{that_fit, without_squares};
+use crate::scenario::remedy::{combined, that_fit, without_squares};
 use crate::scenario::{Change, Draft, Scenario, ScenarioError, reason};
 
 /// Beyond this no scenario may go \[tokens\].
@@ -73,7 +73,7 @@ pub fn ceiling(draft: &Draft, options: Options, tick: &Tick<'_>) -> Result<Ceili
 /// How many changes that raise the ceiling are shown.
 const SHOWN: usize = 4;
 
-/// Single changes that raise the ceiling, the highest first, each searched for like the ceiling itself: what takes away what
+/// Changes that raise the ceiling, the highest first, alone and together, each searched for like the ceiling itself: what takes away what
 /// nobody reads, and, where a step is short, what makes one step more fit.
 fn longer(
     (draft, scenario): (&Draft, &Scenario),
@@ -86,20 +86,38 @@ fn longer(
         let at_next = draft.changed(&Change::set("batch.sequence", next.sequence as i64));
         changes.extend(at_next.scenario().iter().flat_map(that_fit));
     }
-    let raised = |change: Change| {
-        let draft = draft.changed(&change);
+    let raised = |change: &Change| {
+        let draft = draft.changed(change);
         let mut search = Search { draft: &draft, step, most, flown: BTreeMap::new(), tick };
         let edge = search.edge(|point| !point.memory.refused());
         let length = search.length(edge);
-        (edge > 0 && longest.is_none_or(|longest| length > longest.sequence)).then(|| (change.to_string(), length))
+        (edge > 0 && longest.is_none_or(|longest| length > longest.sequence)).then_some(length)
     };
-    let mut longer: Vec<(String, u64)> = changes.into_iter().filter_map(raised).collect();
+    let tried = changes.into_par_iter().filter_map(|change| raised(&change).map(|length| (change, length)));
+    let mut longer: Vec<(Change, u64)> = tried.collect();
     longer.sort_by_key(|&(_, length)| std::cmp::Reverse(length));
-    // Of values of one key that raise it as far, the first will do.
-    let key = |change: &str| change.split(" = ").next().map(str::to_owned);
-    longer.dedup_by(|later, first| later.1 == first.1 && key(&later.0) == key(&first.0));
+    // Of values of one key the one that raises it most.
+    let key = |change: &Change| change.keys().next().map(|(key, _)| key.to_owned());
+    let mut keys = BTreeSet::new();
+    longer.retain(|(change, _)| keys.insert(key(change)));
     longer.truncate(SHOWN);
-    longer
+    longer.splice(0..0, together(scenario, &longer, raised));
+    longer.into_iter().map(|(change, length)| (change.to_string(), length)).collect()
+}
+
+/// The changes as one, those first that raise the ceiling most, where that raises it further than any of them.
+fn together(
+    scenario: &Scenario,
+    longer: &[(Change, u64)],
+    raised: impl Fn(&Change) -> Option<u64>,
+) -> Option<(Change, u64)> {
+    let add = |all: Option<Change>, (change, _): &(Change, u64)| match all {
+        None => Some(change.clone()),
+        Some(all) => combined(scenario, [&all, change]).or(Some(all)),
+    };
+    let all = longer.iter().fold(None, add)?;
+    let (_, most) = longer.first()?;
+    raised(&all).filter(|length| length > most).map(|length| (all, length))
 }
 
 impl Ceiling {

@@ -1,5 +1,5 @@
 //! Why a step takes as long as it does: what the chips' peak alone would take, then what each cause adds, until all of the step is told;
-//! and for each cause the single change that helps most, simulated.
+//! and for each cause the change that helps most, of those that take more from it than from any other. Each is simulated.
 //!
 //! ```text
 //! kernels of a prediction ─► peak + what they miss of it ┐
@@ -25,7 +25,7 @@ use crate::hardware::{LevelKind, Reach, Topology};
 use crate::program::{DType, Group, Pass, Work};
 use crate::runtime::Plan;
 use crate::scenario::advice::{Tried, tried};
-use crate::scenario::{Change, Prediction, Scenario};
+use crate::scenario::{Prediction, Scenario};
 use crate::units::Time;
 
 /// A part of the step.
@@ -37,7 +37,7 @@ pub struct Row {
     pub time: Time,
     /// What stands behind it.
     pub detail: String,
-    /// The single change that helps most.
+    /// The change that helps most, of those that take more from this cause than from any other.
     pub best: Option<Tried>,
 }
 
@@ -73,28 +73,26 @@ pub fn why(scenario: &Scenario, answer: &Prediction, tick: &Tick<'_>) -> Why {
     let sums = sums(scenario, answer);
     let parameters = scenario.job.model().params();
     let changes = changes::all(scenario);
-    let tried: Vec<Option<Tried>> = changes
+    let before = sums.for_a_token(scenario, answer);
+    let tried: Vec<Option<(Cause, Tried)>> = changes
         .par_iter()
-        .map(|(_, change): &(Vec<changes::About>, Change)| {
+        .map(|change| {
             let one = tried(scenario, change);
             tick();
-            one
+            let (changed, answer, tried) = one?;
+            let after = self::sums(&changed, &answer).for_a_token(&changed, &answer);
+            Some((most_saved(&before, &after)?, tried))
         })
         .collect();
     let rate = answer.tokens_per_second_per_chip(scenario.topology.chips());
     let best = |cause: &Cause| {
-        let about = changes.iter().zip(&tried).filter(|((about, _), _)| about.iter().any(|one| one.is(cause)));
-        let gains = about.filter_map(|(_, tried)| tried.as_ref()).filter(|one| one.fits && one.rate > 1.005 * rate);
+        let own = tried.iter().flatten().filter(|(saved, _)| saved == cause).map(|(_, tried)| tried);
+        let gains = own.filter(|one| one.fits && one.rate > 1.005 * rate);
         gains.max_by(|a, b| a.rate.total_cmp(&b.rate)).cloned()
     };
     let mut rows: Vec<Row> = exact(&sums.times, answer.step)
         .into_iter()
-        .map(|(cause, time)| Row {
-            detail: detail(scenario, answer, &sums, &cause),
-            best: if cause == Cause::Peak { None } else { best(&cause) },
-            time,
-            cause,
-        })
+        .map(|(cause, time)| Row { detail: detail(scenario, answer, &sums, &cause), best: best(&cause), time, cause })
         .collect();
     rows.sort_by_key(|row| (row.cause != Cause::Peak, std::cmp::Reverse(row.time)));
     Why {
@@ -105,6 +103,21 @@ pub fn why(scenario: &Scenario, answer: &Prediction, tick: &Tick<'_>) -> Why {
         parameters: (parameters.total, parameters.active),
         simulated: tried.iter().flatten().count(),
     }
+}
+
+impl Sums {
+    /// What each cause takes for a token of each chip \[ps\].
+    fn for_a_token(&self, scenario: &Scenario, answer: &Prediction) -> BTreeMap<Cause, f64> {
+        let tokens = answer.tokens as f64 / f64::from(scenario.topology.chips());
+        self.times.iter().map(|(cause, time)| (cause.clone(), time / tokens)).collect()
+    }
+}
+
+/// The cause that a change takes most from; none if it takes from none but the peak.
+fn most_saved(before: &BTreeMap<Cause, f64>, after: &BTreeMap<Cause, f64>) -> Option<Cause> {
+    let saved = |(cause, time): (&Cause, &f64)| (cause.clone(), time - after.get(cause).copied().unwrap_or_default());
+    let causes = before.iter().filter(|(cause, _)| **cause != Cause::Peak).map(saved);
+    causes.filter(|(_, saved)| *saved > 0.0).max_by(|a, b| a.1.total_cmp(&b.1)).map(|(cause, _)| cause)
 }
 
 /// Times in whole picoseconds that sum to the step: sums are rounded, not parts.
@@ -262,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_sum_to_the_step_and_none_is_negative() {
+    fn causes_sum_to_the_step_and_each_has_a_change_of_its_own() {
         for text in [
             include_str!("../../scenarios/two-narrow-blocks-4xv6e.toml"),
             include_str!("../../scenarios/llama3.1-8b-fsdp2-8xh100.toml"),
@@ -272,6 +285,11 @@ mod tests {
             let why = why(&scenario, &answer, &|| {});
             assert_eq!(why.rows.iter().map(|row| row.time.0).sum::<u64>(), why.step.0);
             assert_eq!(why.rows[0].cause, Cause::Peak);
+            let mut changes: Vec<&str> = why.rows.iter().filter_map(|row| Some(&*row.best.as_ref()?.change)).collect();
+            let all = changes.len();
+            changes.sort_unstable();
+            changes.dedup();
+            assert_eq!(changes.len(), all, "a change stands for one cause: {changes:?}");
             // The first row is MFU as the report's head has it.
             let share = why.rows[0].time.seconds() / why.step.seconds();
             assert!(share <= answer.mfu[0].utilisation * 1.001, "{share}");

@@ -201,15 +201,16 @@ fn memory(answer: &Prediction) -> Memory {
                 peak_allocated_bytes: phase.peak_allocated.0,
             })
             .collect(),
-        remedies: memory
-            .remedies
-            .iter()
-            .map(|remedy| Remedy { change: remedy.change.clone(), device_total_bytes: remedy.device_total.0 })
-            .collect(),
+        nearest: memory.nearest.as_ref().map(remedy),
+        remedies: memory.remedies.iter().map(remedy).collect(),
         reserved_bytes: report.peak_reserved.0,
         shortfall_bytes: memory.shortfall().0,
         verdict: memory.verdict().to_string(),
     }
+}
+
+fn remedy(remedy: &crate::scenario::remedy::Remedy) -> Remedy {
+    Remedy { change: remedy.change.clone(), device_total_bytes: remedy.device_total.0 }
 }
 
 fn mfu(answer: &Prediction) -> Vec<Mfu> {

@@ -312,6 +312,10 @@ pub struct Memory {
     pub live_at_peak: Vec<Live>,
     /// Whether the plan may run though the total says that it does not.
     pub may_fit: bool,
+    /// All that was tried together, where not even that makes the plan fit; else absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "Remedy"))]
+    pub nearest: Option<Remedy>,
     /// The least that the step runs in, where that is near what the device has; else what it would like to have.
     pub needs_bytes: u64,
     /// What lives outside the allocator: the CUDA context and communicators.
@@ -320,7 +324,7 @@ pub struct Memory {
     pub peak_phase: String,
     /// Phases of the step.
     pub phases: Vec<Phase>,
-    /// Single changes that would make the plan fit; empty if it fits.
+    /// Changes that would make the plan fit, together where none does alone; empty if it fits.
     pub remedies: Vec<Remedy>,
     /// Most bytes that the allocator took from the device (`max_memory_reserved`).
     pub reserved_bytes: u64,
@@ -361,7 +365,7 @@ pub struct Phase {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 pub struct Remedy {
-    /// The change, as a line of the scenario.
+    /// The change, as lines of the scenario with commas between.
     pub change: String,
     /// What the device would then have to hold.
     pub device_total_bytes: u64,

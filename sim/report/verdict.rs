@@ -2,7 +2,7 @@
 
 use super::format::{gib, percent};
 use crate::scenario::Prediction;
-use crate::scenario::advice::Unstated;
+use crate::scenario::advice::{Tried, Unstated};
 use crate::scenario::predict::{DeviceMemory, Host, Part, Verdict as Fits};
 use crate::scenario::remedy::Remedy;
 use crate::units::{Bytes, Time, thousands};
@@ -133,6 +133,19 @@ pub(crate) fn lacks(memory: &DeviceMemory) -> String {
     format!("{failed}without a limit it would take {wanted} of {capacity}: {missing} too much{mends}")
 }
 
+/// What is said where no changes make a plan fit on its devices.
+pub(crate) fn beyond(memory: &DeviceMemory) -> Option<String> {
+    const NEXT: &str = "`windtunnel plan` searches other layouts and larger machines.";
+    match &memory.nearest {
+        Some(Remedy { change, device_total }) => {
+            let missing = gib(device_total.saturating_sub(memory.capacity));
+            Some(format!("All that was tried together leaves {missing} missing: {change}. {NEXT}"))
+        }
+        None if memory.remedies.is_empty() => Some(format!("No change that was tried makes it fit. {NEXT}")),
+        None => None,
+    }
+}
+
 fn lacking_host(host: Host, device: &str) -> (Mood, String, String) {
     let (wants, missing) = (gib(host.wanted()), gib(host.shortfall()));
     let has = host.capacity.map_or_else(|| "an unstated amount".to_owned(), gib);
@@ -188,14 +201,22 @@ fn at_the_limit(answer: &Prediction) -> String {
     )
 }
 
-/// What decides and is not stated, and where throughput lies if it is otherwise.
+/// What decides and is not stated, each default with what its other value makes of the step, and where throughput lies in all.
 pub(super) fn unstated(of: &Unstated, answer: &Prediction) -> String {
     let whole = |rate: f64| thousands(rate.round().max(0.0) as u64);
+    let other = |(default, other): (&String, &Tried)| {
+        let value = other.change.split_once(" = ").map_or(other.change.as_str(), |(_, value)| value);
+        let step = match other.tokens == answer.tokens {
+            true => format!("{} a step", other.step),
+            false => format!("{} tokens/s per chip", whole(other.rate)),
+        };
+        format!("{default} is taken (with {value} {step})")
+    };
+    let told: Vec<String> = of.defaults.iter().zip(&of.others).map(other).collect();
     let (low, high) = (whole(of.rates.0), whole(of.rates.1));
     let range = if low == high { low } else { format!("{low} to {high}") };
-    let fits = if answer.memory.refused() { " that fit" } else { "" };
-    let are = if of.defaults.len() == 1 { "is" } else { "are" };
-    format!("{} {are} taken; at other values{fits} {range} tokens/s per chip", of.defaults.join(", "))
+    let fits = if answer.memory.refused() { ", of what fits," } else { "" };
+    format!("{}; in all{fits} {range} tokens/s per chip", told.join("; "))
 }
 
 /// A remark as a sentence of its own.

@@ -33,20 +33,52 @@ use super::{Flight, Framework, Modules, Refusal};
 use crate::model::routing::Load;
 use crate::model::{Activation, Gating, NormPlacement, Position};
 use crate::program::{Budget, Program};
-use room::{Room, held};
+use crate::units::Bytes;
+use room::{Held, Room, held};
+
+/// Micro-batches beyond which nothing more is held, but for the inputs of further ones.
+const ALL_ALIKE: u32 = 2;
+
+/// What was given up, what the step then holds, and a few micro-batches of it.
+struct Settled {
+    room: Room,
+    held: Held,
+    program: Program,
+}
 
 impl XlaPlan {
-    /// What every chip runs, and what was given up for want of memory. Each writing of the step counts, as each takes its time.
-    fn program(&self, budget: &Budget) -> (Program, Room) {
+    /// What every chip runs. Each writing of the step counts, as each takes its time.
+    fn program(&self, budget: &Budget) -> Program {
+        let Settled { room, held, program } = self.settled(budget);
+        let program = if self.accumulation > ALL_ALIKE { step::program((self, budget), room) } else { program };
+        Program { unsettled: room.unsettled(held, self), ..program }
+    }
+
+    /// What is given up for want of memory, found on a few micro-batches.
+    fn settled(&self, budget: &Budget) -> Settled {
+        let (few, inputs) = self.of_few();
         let mut room = Room::default();
         loop {
-            let program = step::program((self, budget), room);
-            let held = held(&program, step::HEAD);
+            let program = step::program((&few, budget), room);
+            let held = held(&program, step::HEAD).beside(inputs);
             match room.tighter(held, self) {
                 Some(tighter) => room = tighter,
-                None => return (Program { unsettled: room.unsettled(held, self), ..program }, room),
+                None => return Settled { room, held, program },
             }
         }
+    }
+
+    /// The same step of a few micro-batches, and what inputs of the others take, whose memory together is that of the whole step.
+    pub(crate) fn of_few(&self) -> (XlaPlan, Bytes) {
+        let few = XlaPlan { accumulation: self.accumulation.min(ALL_ALIKE), ..self.clone() };
+        let inputs = self.inputs().saturating_sub(few.inputs());
+        (few, inputs)
+    }
+
+    /// Words and targets that a step is called with \[B\].
+    fn inputs(&self) -> Bytes {
+        let batches = if self.multi_steps { 1 } else { u64::from(self.accumulation) };
+        Bytes(2 * 4 * self.own_tokens() * batches)
     }
 }
 
@@ -93,7 +125,7 @@ impl Framework for XlaPlan {
             Attention::DotProduct => "attention in matmuls around a softmax",
             Attention::Cudnn { .. } => "cuDNN's attention kernels",
         };
-        let room = self.program(&Budget::unlimited()).1;
+        let room = self.settled(&Budget::unlimited()).room;
         let mut doubts: Vec<&str> = room.doubts().chain(self.gpu().into_iter().flat_map(gpu::doubts)).collect();
         if self.late_loss() && !room.logits {
             doubts.push("logits are taken to be kept until blocks' backward is over, as in compiled steps with so many blocks or words");
@@ -110,6 +142,31 @@ impl Framework for XlaPlan {
     }
 
     fn compile(&self, budget: &Budget) -> Flight {
-        Flight::alike(self.program(budget).0)
+        Flight::alike(self.program(budget))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ALL_ALIKE, held, step};
+    use crate::program::Budget;
+    use crate::runtime::Plan;
+    use crate::scenario::Scenario;
+
+    #[test]
+    fn further_micro_batches_hold_nothing_but_their_inputs() {
+        for more in ["", "remat_policy = \"minimal\"", "optax_multi_steps = true", "num_vocab_tiling = 4"] {
+            let text = format!(
+                "runtime = \"xla\"\n[topology]\nname = \"tpu-v6e\"\nslice = \"2x4\"\n[model]\nname = \"llama-3.1-8b\"\n[mesh]\n\
+                 [batch]\nsequence = 8192\naccumulation = 9\n[xla]\n{more}\n"
+            );
+            let scenario = Scenario::parse("nine.toml", &text).unwrap_or_else(|error| panic!("{error}"));
+            let Plan::Xla(job) = &scenario.job else { panic!("a step of XLA") };
+            let (few, inputs) = job.of_few();
+            assert_eq!(few.accumulation, ALL_ALIKE);
+            let room = job.settled(&Budget::unlimited()).room;
+            let held = |job| held(&step::program((job, &Budget::unlimited()), room), step::HEAD);
+            assert_eq!(held(&few).beside(inputs), held(job), "{more}");
+        }
     }
 }

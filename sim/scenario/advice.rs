@@ -48,7 +48,7 @@ impl Advice {
         let defaults = defaults::others(scenario);
         tick(Some(faster.len() + defaults.len()));
         let simulate = |change: &Change| {
-            let tried = tried(scenario, change);
+            let tried = tried(scenario, change).map(|(.., tried)| tried);
             tick(None);
             tried
         };

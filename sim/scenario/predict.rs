@@ -39,11 +39,11 @@ pub use floor::{Floor, Floors};
 pub use host::{Host, Verdict};
 pub use kind::Kind;
 pub use memory::DeviceMemory;
-pub(super) use memory::total_if_fits;
 pub use mfu::Mfu;
 pub use owners::PartShare;
 pub use parts::{Counts, Part};
 pub use reasons::{HOSTS, Reason, Reasons};
+pub(super) use rounds::{Need, need};
 pub use settings::Settings;
 #[doc(hidden)]
 pub use witnesses::Held;
@@ -51,7 +51,6 @@ pub use witnesses::{Alike, Witness};
 
 use mfu::mfu;
 use rounds::Flown;
-pub(super) use rounds::shortened;
 use trust::trust;
 
 use super::draft::Draft;
@@ -228,7 +227,8 @@ fn told(scenario: &Scenario, settings: Settings, flown: Flown) -> Result<Predict
     let mut memory = devices[tightest].clone();
     memory::settle(scenario, &flight.classes[tightest], &mut memory);
     if memory.refused() && settings.remedies {
-        memory.remedies = remedy::find(scenario);
+        let found = remedy::find(scenario, memory.lacks());
+        (memory.remedies, memory.nearest) = (found.remedies, found.nearest);
     }
     let stall = stall(&devices, scenario.expandable_segments);
     let apart = scenario.ranks.as_ref().map(|ranks| apart::apart(scenario, ranks, settings)).transpose()?;

@@ -1,48 +1,78 @@
-//! What would make a plan fit that does not: single changes of the file, each read and flown as if it stood there, not guessed.
+//! What would make a plan fit that does not: changes of the file, each read and flown as if it stood there, not guessed. One change where
+//! one will do, several together where none does alone, and more devices where nothing else helps.
 
 mod change;
 mod foreign;
+mod larger;
 mod megatron;
 mod spmd;
+#[cfg(test)]
+mod tests;
+mod together;
 mod train;
+mod tried;
 
 pub use change::Remedy;
 use rayon::prelude::*;
+use tried::Tried;
+pub(crate) use tried::combined;
 
 use super::change::Change;
-use super::predict::{Settings, shortened, total_if_fits};
 use super::understood::Scenario;
 use crate::runtime::Plan;
+use crate::units::Bytes;
 
-/// The single changes, out of those a user would try first, that make the plan fit; and, failing a smaller batch, the
-/// longest sequence that does. What the scenario's own checks refuse is no change.
-pub(super) fn find(scenario: &Scenario) -> Vec<Remedy> {
+/// What makes a plan fit.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub remedies: Vec<Remedy>,
+    /// All changes together, where they do not make it fit.
+    pub nearest: Option<Remedy>,
+}
+
+/// What makes a plan fit that lacks so many bytes \[B\]: the single changes, out of those a user would try first; where there are none,
+/// changes together; where there are none, more devices; and last the longest sequence that fits, in halves of the plan's own. What the
+/// scenario's own checks refuse is no change.
+pub(super) fn find(scenario: &Scenario, lacks: i128) -> Found {
     let changes = changes(scenario);
-    // A shorter sequence, in halves: enough to say where to look; `ceiling` finds the exact one.
+    // Enough to say where to look; `ceiling` finds the exact one.
     let halves = std::iter::successors(Some(scenario.job.seq() / 2), |seq| Some(seq / 2));
-    let mut shorter = halves.take_while(|&seq| seq >= 256).map(|seq| Change::set("batch.sequence", seq as i64));
-    let (mut remedies, shorter) = rayon::join(
-        || changes.par_iter().filter_map(|change| fitting(scenario, change)).collect::<Vec<Remedy>>(),
-        || shorter.find_map(|change| fitting(scenario, &change)),
+    let shorter = halves.take_while(|&seq| seq >= 256).map(|seq| Change::set("batch.sequence", seq as i64));
+    let (singles, shorter) = rayon::join(
+        || changes.into_par_iter().filter_map(|change| Tried::of(scenario, change)).collect::<Vec<Tried>>(),
+        || shorter.filter_map(|change| Tried::of(scenario, change)).find_map(|tried| tried.remedy()),
     );
-    remedies.extend(shorter);
-    remedies
+    let mut found = Found::default();
+    found.remedies.extend(singles.iter().filter_map(Tried::remedy));
+    if found.remedies.is_empty() {
+        let together = together::together(scenario, lacks, &singles);
+        found.remedies.extend(together.iter().filter_map(Tried::remedy));
+        if found.remedies.is_empty() {
+            let nearest = together.first();
+            found.remedies.extend(larger::larger(scenario, nearest.map(|all| &all.change)));
+            let wants =
+                |lacks: i128| Bytes(scenario.topology.chip.memory.0.saturating_add(lacks.try_into().unwrap_or(0)));
+            found.nearest = nearest.map(|all| all.with_total(wants(all.need.lacks)));
+        }
+    }
+    found.remedies.extend(shorter);
+    found
 }
 
 /// Those of the changes that make the plan fit.
 pub(crate) fn that_fit(scenario: &Scenario) -> Vec<Change> {
-    changes(scenario).into_par_iter().filter(|change| fitting(scenario, change).is_some()).collect()
+    let fits = |change: &Change| Tried::of(scenario, change.clone()).is_some_and(|tried| tried.need.total.is_some());
+    changes(scenario).into_par_iter().filter(fits).collect()
 }
 
 /// What a user would try first.
 fn changes(scenario: &Scenario) -> Vec<Change> {
-    let flag = scenario.job.recompute_flag();
     let mut changes = match &scenario.job {
         Plan::Torch(job) => train::changes(scenario, job),
         Plan::Zero(job) => train::changes(scenario, &job.whole),
-        Plan::Megatron(job) => megatron::changes(job),
-        Plan::InternEvo(job) => foreign::changes(flag, &job.split),
-        Plan::Nanotron(job) => foreign::changes(flag, &job.split),
+        Plan::Megatron(job) => megatron::changes(scenario, job),
+        Plan::InternEvo(job) => foreign::changes(scenario, &job.split),
+        Plan::Nanotron(job) => foreign::changes(scenario, &job.split),
         Plan::Xla(job) => spmd::changes(scenario, job),
     };
     if !scenario.expandable_segments {
@@ -54,16 +84,4 @@ fn changes(scenario: &Scenario) -> Vec<Change> {
 /// Changes that take away what grows with the square of a sequence and that nobody reads: a longer sequence fits with them.
 pub(crate) fn without_squares(scenario: &Scenario) -> Vec<Change> {
     scenario.job.megatron().and_then(megatron::without_mask).into_iter().collect()
-}
-
-/// The change, if the plan fits with it.
-fn fitting(scenario: &Scenario, change: &Change) -> Option<Remedy> {
-    let read = scenario.draft.changed(change).tried(None).ok()?;
-    let changed = scenario.with(read.job, read.expandable_segments);
-    if changed.job.refuses().is_some() {
-        return None;
-    }
-    let job = shortened(&changed.job).unwrap_or_else(|| changed.job.clone());
-    let device_total = total_if_fits(&changed, &changed.written(&job, changed.most(Settings::default())).ok()?)?;
-    Some(Remedy { change: change.to_string(), device_total })
 }

@@ -23,10 +23,6 @@ impl Candidate {
         for (key, value) in &self.keys {
             draft.set(key, value.clone());
         }
-        // A compiled step is one batch, whose size the micro-batch and the mesh say.
-        if draft.get("batch.micro").is_some() && self.runtime.written() == "xla" {
-            draft.remove("batch.global");
-        }
         draft
     }
 

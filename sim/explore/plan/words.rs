@@ -6,7 +6,7 @@ use super::answer::OnSite;
 use super::planned::Planned;
 
 /// Keys with a shorter name, in the order in which reports show them.
-const SHORT: [(&str, &str); 22] = [
+const SHORT: [(&str, &str); 23] = [
     ("mesh.tp", "tp"),
     ("mesh.tensor", "tensor"),
     ("mesh.cp", "cp"),
@@ -25,6 +25,7 @@ const SHORT: [(&str, &str); 22] = [
     ("megatron.recompute", "recompute"),
     ("activation_checkpointing.policy", "recompute"),
     ("xla.remat_policy", "remat"),
+    ("xla.num_vocab_tiling", "vocabulary in"),
     ("fsdp.reshard_after_forward", "reshard"),
     ("megatron.cp_comm_type", "cp by"),
     ("pipeline.schedule", "schedule"),

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use crate::report::format::gib;
 use crate::report::layout::Report;
 use crate::report::page::{self, Tile, figure};
-use crate::report::verdict::{Mood, Verdict, verdict};
+use crate::report::verdict::{Mood, Verdict, beyond, verdict};
 use crate::scenario::predict::Host;
 use crate::scenario::{Prediction, Scenario};
 use crate::units::thousands;
@@ -87,7 +87,7 @@ pub(super) fn tiles(scenario: &Scenario, answer: &Prediction, report: &Report) -
     page::tiles(&tiles)
 }
 
-/// Single changes that would make a plan fit that does not.
+/// Changes that would make a plan fit that does not.
 pub(super) fn remedies(answer: &Prediction) -> Markup {
     let memory = &answer.memory;
     let row = |remedy: &crate::scenario::remedy::Remedy| {
@@ -97,11 +97,11 @@ pub(super) fn remedies(answer: &Prediction) -> Markup {
     html! {
         @if memory.refused() {
             h2 { "What would make it fit" }
-            @if rows.is_empty() { p { "No single change that was tried makes it fit. Use more devices, or combine changes." } }
-            @else {
-                p { "Each of these changes alone makes it fit." }
+            @if !rows.is_empty() {
+                p { "With any one of these lines it fits." }
                 (page::table("changes that make it fit", &["change", "on the device"], &rows, &[0]))
             }
+            @if let Some(said) = beyond(memory) { p { (said) } }
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::super::format::{gib, table_within};
+use super::super::verdict::beyond;
 use super::page::Page;
 use crate::scenario::advice::{Advice, Moved, Tried};
 use crate::scenario::remedy::Remedy;
@@ -11,22 +12,26 @@ use crate::scenario::{Prediction, Scenario};
 /// How many defaults the report lists unless all are asked for.
 const LISTED: usize = 5;
 
-/// Single changes that make a plan fit that does not.
+/// Changes that make a plan fit that does not.
 pub(super) fn fitting(page: &mut Page, answer: &Prediction) -> fmt::Result {
     let memory = &answer.memory;
     if !memory.refused() {
         return Ok(());
     }
-    page.heading("It would fit with any one of")?;
-    if memory.remedies.is_empty() {
-        return page.sentence("No single change that was tried: use more devices, or combine changes.");
+    if !memory.remedies.is_empty() {
+        page.heading("It would fit with any one of")?;
+        let row = |remedy: &Remedy| vec![remedy.change.clone(), gib(remedy.device_total)];
+        let rows = memory.remedies.iter().map(row).collect();
+        page.lines(&table_within(&["change", "on the device"], rows, &[1], page.width()))?;
     }
-    let row = |remedy: &Remedy| vec![remedy.change.clone(), gib(remedy.device_total)];
-    let rows = memory.remedies.iter().map(row).collect();
-    page.lines(&table_within(&["change", "on the device"], rows, &[1], page.width()))
+    if let Some(said) = beyond(memory) {
+        page.heading("What does not help enough")?;
+        page.sentence(&said)?;
+    }
+    Ok(())
 }
 
-/// Single changes that make it faster.
+/// Single changes that make it faster, of a plan that fits.
 pub(super) fn faster(page: &mut Page, answer: &Prediction, advice: Option<&Advice>) -> fmt::Result {
     let Some(advice) = advice.filter(|_| !answer.memory.refused()) else { return Ok(()) };
     page.heading("What would help most, each change simulated alone")?;

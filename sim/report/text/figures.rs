@@ -23,7 +23,9 @@ pub(super) fn figures(
     let (low, high) = answer.interval;
     page.gap()?;
     let confidence = answer.confidence();
-    page.line("step time", &format!("{} (80 % interval: {low} to {high}; confidence {confidence})", answer.step))?;
+    let taken = if unstated.is_some() { ", for what is taken" } else { "" };
+    let step = answer.step;
+    page.line("step time", &format!("{step} (80 % interval: {low} to {high}{taken}; confidence {confidence})"))?;
     let chips = scenario.topology.chips();
     let rate = answer.tokens_per_second_per_chip(chips);
     let whole = |rate: f64| thousands(rate.round().max(0.0) as u64);

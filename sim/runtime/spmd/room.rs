@@ -114,7 +114,7 @@ impl Room {
 }
 
 /// The most that a program holds at once.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Held {
     /// Around the loss.
     loss: Bytes,
@@ -124,24 +124,38 @@ pub(super) struct Held {
     kept: Bytes,
 }
 
+impl Held {
+    /// The same with something besides that is held all the time.
+    pub(super) fn beside(self, more: Bytes) -> Held {
+        Held { loss: self.loss + more, blocks: self.blocks + more, ..self }
+    }
+}
+
 /// The most that a program holds at once. The region named `loss` is the loss until another follows; what comes back to it after
 /// the loop back counts as that.
 pub(super) fn held(program: &Program, loss: &str) -> Held {
-    let (mut live, mut most) = (0_u64, Held::default());
+    let (mut live, mut kept, mut most) = (0_u64, 0_u64, Held::default());
     let (mut began, mut over) = (false, false);
     for instr in program.before_second().chain(&program.step) {
         match *instr {
             Instr::Alloc { buffer } => {
                 let buffer = program.buffer(buffer);
                 live += buffer.bytes.0;
-                most.kept += if buffer.name == KEPT { buffer.bytes } else { Bytes(0) };
+                if buffer.name == KEPT {
+                    kept += buffer.bytes.0;
+                    most.kept = Bytes(kept).max(most.kept);
+                }
                 let here = program.scope(buffer.scope) == loss;
                 began |= here;
                 over |= began && !here;
                 let most = if here && !over { &mut most.loss } else { &mut most.blocks };
                 *most = Bytes(live).max(*most);
             }
-            Instr::Free { buffer } => live -= program.buffer(buffer).bytes.0,
+            Instr::Free { buffer } => {
+                let buffer = program.buffer(buffer);
+                live -= buffer.bytes.0;
+                kept -= if buffer.name == KEPT { buffer.bytes.0 } else { 0 };
+            }
             _ => {}
         }
     }

@@ -122,8 +122,7 @@ impl Step<'_> {
             };
             program.alloc(Bytes(element * elements(&params)), CORE, Category::OptimizerState, name);
         }
-        let batch = self.job.own_tokens() * if self.job.multi_steps { 1 } else { u64::from(self.job.accumulation) };
-        program.alloc(Bytes(2 * 4 * batch), CORE, Category::Buffer, "inputs, targets");
+        program.alloc(self.job.inputs(), CORE, Category::Buffer, "inputs, targets");
     }
 
     fn run(&mut self) {

@@ -2,6 +2,7 @@
 
 use toml::Value;
 
+use crate::cost::attention::Backend;
 use crate::runtime::megatron::TokenDispatcher;
 use crate::runtime::spmd::Policy;
 use crate::scenario::keys::{self, Choice, Key, Kind};
@@ -42,6 +43,11 @@ fn names(key: &str) -> Vec<&'static str> {
 pub(super) fn alternatives(key: &Key, taken: &Value) -> Vec<Value> {
     if key.path == "model.expert_load" {
         return vec![Value::Table([("power_law".to_owned(), Value::Float(NATURAL_LOAD))].into_iter().collect())];
+    }
+    if key.path == "attention.backend" {
+        // What other releases of PyTorch take, or a switch of Transformer Engine's; the rest is history, or a library of its own.
+        let usual = [Backend::Flash2, Backend::Cudnn].map(Backend::name).into_iter();
+        return usual.filter(|&other| taken.as_str() != Some(other)).map(Value::from).collect();
     }
     match (key.kind, taken) {
         (Kind::Flag, Value::Boolean(flag)) => vec![Value::Boolean(!flag)],

@@ -66,9 +66,10 @@ impl Tried {
 }
 
 /// The run with a change; none if the scenario's own checks refuse it.
-pub(crate) fn tried(scenario: &Scenario, change: &Change) -> Option<Tried> {
+pub(crate) fn tried(scenario: &Scenario, change: &Change) -> Option<(Scenario, Prediction, Tried)> {
     let read = scenario.draft.changed(change).tried(None).ok()?;
     let settings = Settings { remedies: false, ..Settings::default() };
     let answer = predict(&read, settings).ok()?;
-    Some(Tried::of(change.to_string(), &read, &answer))
+    let tried = Tried::of(change.to_string(), &read, &answer);
+    Some((read, answer, tried))
 }

@@ -15,9 +15,11 @@ const LONGER: u64 = 5;
 const COUNTS: f64 = 0.01;
 
 /// What runs of one model on one machine most often differ in, and what a description of a run most often leaves out: stages of a
-/// pipeline, the dispatch of experts and their load, what overlaps, graphs, what is recomputed or kept, and the micro-batch.
-const DECISIVE: [&str; 22] = [
+/// pipeline, whose kernels attention runs, the dispatch of experts and their load, what overlaps, graphs, what is recomputed or kept, and
+/// the micro-batch.
+const DECISIVE: [&str; 23] = [
     "activation_checkpointing.policy",
+    "attention.backend",
     "batch.micro",
     "compile.blocks",
     "framework.cuda_graphs",
@@ -48,6 +50,8 @@ pub struct Unstated {
     pub rates: (f64, f64),
     /// The defaults, as lines of the scenario, the one with which throughput moves most first.
     pub defaults: Vec<String>,
+    /// Of each the other value that moves it most.
+    pub others: Vec<Tried>,
 }
 
 impl Unstated {
@@ -60,7 +64,8 @@ impl Unstated {
         let moved = others.into_par_iter().filter_map(|(default, change)| {
             let other = tried(scenario, &change);
             tick(None);
-            Some(Moved::by(&before, default, other?))
+            let (.., other) = other?;
+            Some(Moved::by(&before, default, other))
         });
         Unstated::among(&before, &moved.collect::<Vec<Moved>>())
     }
@@ -77,13 +82,14 @@ impl Unstated {
         moved.sort_by(|a, b| b.rate.abs().total_cmp(&a.rate.abs()));
         let rates = moved.iter().map(|one| one.other.rate).chain(before.fits.then_some(before.rate));
         let rates = rates.fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), rate| (low.min(rate), high.max(rate)));
-        let mut defaults: Vec<String> = vec![];
+        let (mut defaults, mut others): (Vec<String>, Vec<Tried>) = (vec![], vec![]);
         for one in moved {
             if !defaults.contains(&one.default) {
                 defaults.push(one.default.clone());
+                others.push(one.other.clone());
             }
         }
-        (!defaults.is_empty()).then_some(Unstated { rates, defaults })
+        (!defaults.is_empty()).then_some(Unstated { rates, defaults, others })
     }
 }
 

@@ -61,8 +61,10 @@ pub struct DeviceMemory {
     pub on_device: bool,
     /// What of the host's memory its node's ranks take, if any.
     pub host: Option<Host>,
-    /// Changes that would make it fit, if it does not.
+    /// Changes that would make it fit, if it does not: one at a time, or together where none does alone.
     pub remedies: Vec<Remedy>,
+    /// All that was tried together, where not even that makes it fit.
+    pub nearest: Option<Remedy>,
 }
 
 impl DeviceMemory {
@@ -119,6 +121,13 @@ impl DeviceMemory {
         }
     }
 
+    /// What device and host lack together \[B\]; less than none where there is room.
+    pub(super) fn lacks(&self) -> i128 {
+        let device = i128::from(self.wanted.0) - i128::from(self.capacity.0);
+        let host = self.host.map_or(0, |host| i128::from(host.shortfall().0));
+        host + if self.on_device { device.min(0) } else { device }
+    }
+
     /// How much is missing.
     pub fn shortfall(&self) -> Bytes {
         self.wanted.saturating_sub(self.capacity)
@@ -171,29 +180,22 @@ fn tightest(devices: &[DeviceMemory]) -> usize {
     (0..devices.len()).max_by_key(order).unwrap_or(0)
 }
 
-/// Whether every class of a flight runs in its device's and its host's memory.
-pub(super) fn fit(scenario: &Scenario, flight: &Flight) -> bool {
+/// Whether every class of a flight runs in its device's and its host's memory, with so much besides on the device.
+pub(super) fn fit(scenario: &Scenario, (flight, beside): (&Flight, Bytes)) -> bool {
     let classes = &flight.classes;
     // In turn, for most that do not fit miss it on the first ranks of a pipeline.
     classes.iter().enumerate().all(|(class, program)| {
         let known = classes[..class].iter().any(|earlier| asks_alike(earlier, program));
-        known || fits_device(scenario, program)
+        known || fits_device(scenario, (program, beside))
     })
 }
 
 /// Whether a program runs in the memory of its device and its host.
-fn fits_device(scenario: &Scenario, program: &Program) -> bool {
-    let limit = scenario.topology.chip.memory.saturating_sub(outside(scenario, program));
+fn fits_device(scenario: &Scenario, (program, beside): (&Program, Bytes)) -> bool {
+    let limit = scenario.topology.chip.memory.saturating_sub(outside(scenario, program) + beside);
     let settings = memory::Settings { expandable_segments: scenario.expandable_segments, capacity: limit };
     let host = Host::of(program.host, &scenario.topology);
     host.is_none_or(|host| host.lacks() != Some(true)) && memory::replay(program, settings).out_of_memory.is_none()
-}
-
-/// What the tightest device of a flight would hold, if all fit.
-pub(in crate::scenario) fn total_if_fits(scenario: &Scenario, flight: &Flight) -> Option<Bytes> {
-    let (devices, tightest) = devices(scenario, flight);
-    let device = devices.get(tightest)?;
-    device.fits().then(|| device.device_total())
 }
 
 /// Memory outside the allocator: the context, NCCL's buffers for each communicator that the program uses, and user buffers.
@@ -253,5 +255,6 @@ fn device(scenario: &Scenario, program: &Program) -> DeviceMemory {
         on_device,
         host,
         remedies: vec![],
+        nearest: None,
     }
 }

@@ -20,7 +20,7 @@ use crate::scenario::error::ScenarioError;
 use crate::scenario::length;
 use crate::scenario::understood::Scenario;
 use crate::schedule::order;
-use crate::units::{Flops, Time};
+use crate::units::{Bytes, Flops, Time};
 
 /// A job that has been run.
 pub(super) struct Flown<T = Timeline> {
@@ -53,9 +53,9 @@ pub(super) fn fly(scenario: &Scenario, settings: Settings) -> Result<Flown, Scen
 
 /// Runs a scenario's job if it fits; whether it does is known before its time is looked for.
 pub(super) fn fly_if_it_fits(scenario: &Scenario, settings: Settings) -> Result<Option<Flown>, ScenarioError> {
-    let job = shortened(&scenario.job).unwrap_or_else(|| scenario.job.clone());
+    let (job, beside) = fewer(&scenario.job);
     let Ok(flight) = scenario.written(&job, scenario.most(settings)) else { return fly(scenario, settings).map(Some) };
-    if !memory::fit(scenario, &flight) {
+    if !memory::fit(scenario, (&flight, beside)) {
         return Ok(None);
     }
     fly(scenario, settings).map(Some)
@@ -129,10 +129,34 @@ fn short_runs(job: &Plan) -> Option<Runs> {
     (rounds >= enough).then_some(Runs { rounds: [2, 3, 4, rounds], each, rest: 0 })
 }
 
-/// The job of the longest short run, whose memory is that of the whole step; none if there are no short runs.
-pub(in crate::scenario) fn shortened(job: &Plan) -> Option<Plan> {
-    let runs = short_runs(job)?;
-    runs.job(job, runs.rounds[2])
+/// The job of few micro-batches, and what inputs of the others take \[B\]: memory of the two is that of the whole step.
+pub(super) fn fewer(job: &Plan) -> (Plan, Bytes) {
+    if let Plan::Xla(job) = job {
+        let (few, inputs) = job.of_few();
+        return (Plan::Xla(few), inputs);
+    }
+    let short = short_runs(job).and_then(|runs| runs.job(job, runs.rounds[2]));
+    (short.unwrap_or_else(|| job.clone()), Bytes(0))
+}
+
+/// What a plan takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::scenario) struct Need {
+    /// What device and host lack \[B\]; less than none where there is room.
+    pub lacks: i128,
+    /// What the tightest device holds, if it fits.
+    pub total: Option<Bytes>,
+}
+
+/// What a scenario's job takes of its tightest device; none where it cannot be written out.
+pub(in crate::scenario) fn need(scenario: &Scenario) -> Option<Need> {
+    let (job, beside) = fewer(&scenario.job);
+    let flight = scenario.written(&job, scenario.most(Settings::default())).ok()?;
+    let (devices, tightest) = memory::devices(scenario, &flight);
+    let device = devices.get(tightest)?;
+    let lacks = device.lacks() + i128::from(beside.0);
+    let fits = device.fits() && lacks <= 0;
+    Some(Need { lacks, total: fits.then(|| device.device_total() + beside) })
 }
 
 /// The step from short runs; none if they are too long, or say nothing of it.

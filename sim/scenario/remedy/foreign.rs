@@ -2,14 +2,14 @@
 
 use super::change::smaller_batches;
 use crate::runtime::megatron::{Recompute, Split};
-use crate::scenario::Change;
+use crate::scenario::{Change, Scenario};
 
-/// Changes to a job; `checkpoint` is the key that lets blocks run again in backward.
-pub(super) fn changes(checkpoint: Option<&'static str>, job: &Split) -> Vec<Change> {
+/// Changes to a job.
+pub(super) fn changes(scenario: &Scenario, job: &Split) -> Vec<Change> {
     let mut list: Vec<Change> = vec![];
     if job.block.recompute == Recompute::None {
-        list.extend(checkpoint.map(|key| Change::set(key, true)));
+        list.extend(scenario.job.recompute_flag().map(|key| Change::set(key, true)));
     }
-    list.extend(smaller_batches(job.batch));
+    list.extend(smaller_batches(scenario, job.batch));
     list
 }

@@ -4,7 +4,7 @@ use toml::{Table, Value};
 
 use super::change::smaller_batches;
 use crate::runtime::megatron::{Core, CudaGraphs, Loader, MegatronPlan, Recompute, Strategy};
-use crate::scenario::Change;
+use crate::scenario::{Change, Scenario};
 
 /// No mask from the loader, where one comes that fused attention does not read.
 pub(super) fn without_mask(job: &MegatronPlan) -> Option<Change> {
@@ -13,7 +13,7 @@ pub(super) fn without_mask(job: &MegatronPlan) -> Option<Change> {
 }
 
 /// Changes to a job of Megatron-Core.
-pub(super) fn changes(job: &MegatronPlan) -> Vec<Change> {
+pub(super) fn changes(scenario: &Scenario, job: &MegatronPlan) -> Vec<Change> {
     let mut list: Vec<Change> = without_mask(job).into_iter().collect();
     if job.split.block.recompute == Recompute::None && job.split.block.core != Core::Flash {
         list.push(Change::set("megatron.recompute", "core_attn"));
@@ -38,6 +38,6 @@ pub(super) fn changes(job: &MegatronPlan) -> Vec<Change> {
     if !job.split.sequence_parallel && job.split.mesh.tp > 1 {
         list.push(Change::set("tensor_parallel.sequence", true));
     }
-    list.extend(smaller_batches(job.split.batch));
+    list.extend(smaller_batches(scenario, job.split.batch));
     list
 }

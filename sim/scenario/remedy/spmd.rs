@@ -1,6 +1,8 @@
 //! What a user of the SPMD lane would try first.
 
-use super::change::smaller_batches;
+use toml::Value;
+
+use super::change::{smaller_batches, with_as_many};
 use crate::runtime::spmd::{Attention, Policy, TENSORS, XlaPlan};
 use crate::scenario::{Change, Scenario};
 
@@ -10,7 +12,7 @@ pub(super) fn changes(scenario: &Scenario, job: &XlaPlan) -> Vec<Change> {
         let again = (job.remat == Policy::None).then(|| Change::set("torch_xla.gradient_checkpointing", true));
         let kernel = (job.attention == Attention::DotProduct).then(|| Change::set("torch_xla.attention", "flash"));
         let one = job.multi_steps.then(|| Change::set("torch_xla.sync_every_micro_batch", false));
-        return again.into_iter().chain(kernel).chain(one).chain(smaller_batches(job.batch)).collect();
+        return again.into_iter().chain(kernel).chain(one).chain(smaller_batches(scenario, job.batch)).collect();
     }
     let mut list = policies(scenario, job);
     let more = [4, 16].into_iter().filter(|&parts| job.vocab_tiling < parts);
@@ -18,8 +20,30 @@ pub(super) fn changes(scenario: &Scenario, job: &XlaPlan) -> Vec<Change> {
     // Parts of the batch that a stage computes at a time; those that do not divide it are not proposed.
     let parts = job.pipeline.into_iter().flat_map(|all| [2, 4].map(|times| all.micro_batches * times));
     list.extend(parts.map(|parts| Change::set("xla.num_pipeline_microbatches", parts as i64)));
-    list.extend(smaller_batches(job.batch));
+    list.extend(contexts(scenario, job));
+    list.extend(smaller_batches(scenario, job.batch));
     list
+}
+
+/// The most chips of a slice that are proposed to share a sequence.
+const MOST_CONTEXT: u32 = 16;
+
+/// Sequences that more chips share, which shard weights as before; a step has as many.
+fn contexts(scenario: &Scenario, job: &XlaPlan) -> Vec<Change> {
+    // Where the file leaves `mesh.fsdp` open, it takes what is left of a slice.
+    let fsdp = scenario.draft.get("mesh.fsdp").and_then(Value::as_integer);
+    let own = scenario.draft.get("mesh.context").and_then(Value::as_integer).unwrap_or(1);
+    let times = [2, 4, 8, 16].into_iter().filter(|times| job.mesh.context * times <= MOST_CONTEXT);
+    let shares = times.filter(|&times| fsdp.is_none_or(|chips| chips % i64::from(times) == 0));
+    let change = |times: u32| {
+        let context = Change::set("mesh.context", own * i64::from(times));
+        let change = match fsdp {
+            Some(chips) => context.and(Change::set("mesh.fsdp", chips / i64::from(times))),
+            None => context,
+        };
+        with_as_many(scenario, change, times.into())
+    };
+    shares.map(change).collect()
 }
 
 /// What may be kept of forward instead. Iterations of a pipeline that keep everything read no policy.

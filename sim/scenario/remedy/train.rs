@@ -2,7 +2,7 @@
 
 use toml::Value;
 
-use super::change::smaller_batches;
+use super::change::{smaller_batches, with_as_many};
 use crate::runtime::fsdp::{Reshard, Version};
 use crate::runtime::train::{Checkpoint, TorchPlan};
 use crate::scenario::experts::filled_up;
@@ -52,6 +52,7 @@ pub(super) fn changes(scenario: &Scenario, job: &TorchPlan) -> Vec<Change> {
         let twice = 2 * scenario.draft.get("mesh.cp").and_then(Value::as_integer).unwrap_or(1);
         let half = i64::from(job.fsdp.shard / 2);
         let split = Change::set("mesh.cp", twice).and(Change::set("mesh.dp_shard", half));
+        let split = with_as_many(scenario, split, 2);
         // Eager blocks have no context parallelism.
         list.push(if job.compile { split } else { split.and(Change::set("compile.blocks", true)) });
     }
@@ -66,7 +67,7 @@ pub(super) fn changes(scenario: &Scenario, job: &TorchPlan) -> Vec<Change> {
         let host = host.map(|(key, value)| (key.to_owned(), value));
         list.push(Change::set("zero.offload_optimizer", Value::Table(host.into_iter().collect())));
     }
-    list.extend(smaller_batches(job.batch / job.sequences_of_a_sample()));
+    list.extend(smaller_batches(scenario, job.batch / job.sequences_of_a_sample()));
     if job.fsdp.version != Version::Unsharded {
         list.push(Change::set("fsdp.cpu_offload", !job.fsdp.cpu_offload));
     }

@@ -12,6 +12,7 @@ pub(super) const AXES: &[Axis] = &[
     Axis { key: "mesh.fsdp", values: fsdp },
     Axis { key: "batch.micro", values: micro },
     Axis { key: "xla.remat_policy", values: |_| Policy::NAMED.into_iter().map(|(name, _)| some(name)).collect() },
+    Axis { key: "xla.num_vocab_tiling", values: tiling },
 ];
 
 /// Chips that heads and an MLP's width are split over.
@@ -44,9 +45,25 @@ fn fsdp(at: &At<'_>) -> Vec<Option<Value>> {
     at.left(&["mesh.tensor", "mesh.context", "mesh.data"]).map_or(vec![], |chips| counts([chips]))
 }
 
-/// A step is one batch: each chip that reads sequences of its own is given its share of all.
+/// Each chip that reads sequences of its own is given its share of all, at once or in halves: gradients of the parts add up.
 fn micro(at: &At<'_>) -> Vec<Option<Value>> {
     let readers = at.count("mesh.data") * at.count("mesh.fsdp");
     let all = at.request.sequences;
-    if all.is_multiple_of(readers) { counts([all / readers]) } else { vec![] }
+    if !all.is_multiple_of(readers) {
+        return vec![];
+    }
+    let share = all / readers;
+    // A chip computes no fewer tokens at a time than a context-parallel rank.
+    let most = all * at.request.sequence / at.site.chips / FEWEST;
+    counts(powers(most.clamp(1, share)).filter(|&parts| share.is_multiple_of(parts)).map(|parts| share / parts))
+}
+
+/// Bytes of logits in bf16 from which on they are worth computing in parts.
+const MANY_LOGITS: u64 = 1 << 32;
+
+/// Parts that logits are computed in.
+fn tiling(at: &At<'_>) -> Vec<Option<Value>> {
+    let tokens = at.count("batch.micro") * at.request.sequence / at.count("mesh.context");
+    let logits = 2 * tokens * at.request.model.vocab / at.count("mesh.tensor");
+    if logits >= MANY_LOGITS { vec![None, some(4)] } else { vec![None] }
 }
