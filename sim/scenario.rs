@@ -6,6 +6,7 @@
 
 mod accumulation;
 pub mod advice;
+mod as_many;
 mod assumption;
 mod autocast;
 mod batch;

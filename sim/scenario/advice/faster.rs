@@ -8,6 +8,7 @@ use crate::runtime::fsdp::{Reshard, Version};
 use crate::runtime::megatron::{Recompute, Split};
 use crate::runtime::spmd::{Attention, Policy};
 use crate::runtime::train::{Checkpoint, TorchPlan};
+use crate::scenario::as_many::over;
 use crate::scenario::{Change, Scenario};
 
 /// Changes to try.
@@ -36,24 +37,10 @@ pub(crate) fn changes(scenario: &Scenario) -> Vec<Change> {
     list
 }
 
-/// Whether the file states the batch of the whole job.
-fn states_batch(scenario: &Scenario) -> bool {
-    ["batch.global", "batch.global_tokens"].iter().any(|key| scenario.draft.get(key).is_some())
-}
-
-/// The change, and half the micro-batches where the batch of the whole job would else double.
-fn of_the_same_batch(scenario: &Scenario, change: Change) -> Change {
-    let all = i64::from(scenario.job.micro_batches());
-    match !states_batch(scenario) && all % 2 == 0 {
-        true => change.and(Change::set("batch.accumulation", all / 2)),
-        false => change,
-    }
-}
-
 /// Micro-batches of twice the size.
 fn larger_batches(scenario: &Scenario) -> Change {
     let twice = scenario.job.samples().saturating_mul(2);
-    of_the_same_batch(scenario, Change::set("batch.micro", i64::try_from(twice).unwrap_or(i64::MAX)))
+    over(scenario, Change::set("batch.micro", i64::try_from(twice).unwrap_or(i64::MAX)), 2)
 }
 
 /// What is recomputed in backward, less of it.
@@ -127,7 +114,7 @@ fn split(scenario: &Scenario, job: &Split) -> Vec<Change> {
             let fewer = Change::set(&format!("mesh.{axis}"), i64::from(ranks / 2));
             let more = scenario.draft.get("mesh.dp").is_some();
             let fewer = if more { fewer.and(Change::set("mesh.dp", i64::from(job.mesh.dp) * 2)) } else { fewer };
-            list.push(of_the_same_batch(scenario, fewer));
+            list.push(over(scenario, fewer, 2));
         }
     }
     list

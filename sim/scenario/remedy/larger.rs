@@ -1,8 +1,9 @@
 //! The same plan on more nodes.
 
-use super::change::{ACCUMULATION, Remedy, accumulation};
+use super::change::Remedy;
 use super::tried::{Tried, combined};
 use crate::hardware::Vendor;
+use crate::scenario::as_many::over;
 use crate::scenario::{Change, Scenario};
 
 /// Axes of the mesh that take in more ranks, where the file says how many they have.
@@ -27,12 +28,7 @@ fn alternatives(scenario: &Scenario, times: i64, with: Option<&Change>) -> Vec<C
             change = change.and(Change::set(axis, ranks * times));
         }
     }
-    // As many sequences a step as before, where micro-batches can be shared out.
-    let own = accumulation(scenario);
-    let fewer = with.is_none_or(|with| with.keys().all(|(key, _)| key != ACCUMULATION));
-    if size(ACCUMULATION).is_some() && own % times == 0 && fewer {
-        change = change.and(Change::set(ACCUMULATION, own / times));
-    }
+    let change = over(scenario, change, times);
     let both = with.and_then(|with| combined(scenario, [with, &change]));
     [Some(change), both].into_iter().flatten().collect()
 }

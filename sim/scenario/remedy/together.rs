@@ -1,6 +1,6 @@
 //! Changes that make a plan fit only together.
 //!
-//! What fits with fewer changes fits with more of them. So all are tried at once, and where they fit a few pairs: those that would fit if
+//! What fits with fewer changes nearly always fits with more of them. So all are tried at once, and where they fit a few pairs: those that would fit if
 //! changes saved together what each saves alone. Where those do not, all but one are tried, each left out in its turn: the others do not
 //! fit without a change that is needed, and pairs that lack such a one are not tried.
 

@@ -1,7 +1,8 @@
 //! A change that was tried: what the plan takes with it.
 
-use super::change::{ACCUMULATION, Remedy, accumulation};
+use super::change::Remedy;
 use crate::hardware::Topology;
+use crate::scenario::as_many::MICRO_BATCHES;
 use crate::scenario::predict::{Need, need};
 use crate::scenario::{Change, Scenario};
 use crate::units::Bytes;
@@ -41,14 +42,14 @@ pub(super) fn read(scenario: &Scenario, change: &Change) -> Option<Scenario> {
 /// Several changes as one; none where two of them want different things of a key. Each that leaves a micro-batch fewer sequences does so on top
 /// of the others.
 pub(crate) fn combined<'c>(scenario: &Scenario, changes: impl IntoIterator<Item = &'c Change>) -> Option<Change> {
-    let own = accumulation(scenario);
+    let own = i64::from(scenario.job.micro_batches());
     let mut all: Vec<(&str, Option<toml::Value>)> = vec![];
     for (key, value) in changes.into_iter().flat_map(Change::keys) {
         let known = all.iter_mut().find(|(known, _)| *known == key);
         match (known, value) {
             (None, value) => all.push((key, value.cloned())),
             (Some((_, Some(toml::Value::Integer(before)))), Some(toml::Value::Integer(more)))
-                if key == ACCUMULATION =>
+                if key == MICRO_BATCHES =>
             {
                 *before = *before * more / own;
             }

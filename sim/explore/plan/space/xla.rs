@@ -58,7 +58,8 @@ fn micro(at: &At<'_>) -> Vec<Option<Value>> {
     counts(powers(most.clamp(1, share)).filter(|&parts| share.is_multiple_of(parts)).map(|parts| share / parts))
 }
 
-/// Bytes of logits in bf16 from which on they are worth computing in parts.
+/// Bytes of logits in bf16 from which on plans that compute them in parts are tried: an eighth of the memory of v6e. Fewer are no reason why a plan
+/// does not fit.
 const MANY_LOGITS: u64 = 1 << 32;
 
 /// Parts that logits are computed in.
