@@ -112,6 +112,37 @@ fn gradients_are_summed_on_every_replica_though_each_steps_a_part() {
 }
 
 #[test]
+fn bf16_costs_four_bytes_a_parameter_that_no_replica_shares() {
+    // So BLOOM's chronicle counts it on 28 February 2022, against fp16: sums in fp32 for those in fp16, beside gradients that stay.
+    let two = GPT.replace("pp = 4", "pp = 2") + "\n[megatron]\ndistributed_optimizer = true\n";
+    let gradients = |text: &str| {
+        let program = &stages(text)[0];
+        let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
+        for instr in &program.setup {
+            let Instr::Alloc { buffer } = *instr else { continue };
+            let buffer = program.buffer(buffer);
+            *bytes.entry(buffer.name).or_default() += buffer.bytes.0;
+        }
+        ["param_data", "grad_data", "grad"].map(|name| bytes.get(name).copied().unwrap_or(0))
+    };
+    let [parameters, sums, beside] = gradients(&two);
+    assert_eq!((sums, beside), (parameters, 0));
+    let [same, wider, kept] = gradients(&two.replace("\"fp16\"", "\"bf16\""));
+    assert_eq!((same, wider), (parameters, 2 * parameters));
+    // The buffers are padded, each gradient is not.
+    let more = (wider + kept - sums) as f64 / (parameters as f64 / 2.0);
+    assert!((3.999..=4.0).contains(&more), "{more} bytes a parameter");
+}
+
+#[test]
+fn sums_in_fp32_are_reduced_in_bf16() {
+    let two = GPT.replace("pp = 4", "pp = 2").replace("\"fp16\"", "\"bf16\"");
+    let reduced: u64 = collectives(&stages(&two)[0], "dp", Collective::AllReduce).keys().sum();
+    let fp16: u64 = collectives(&stages(&GPT.replace("pp = 4", "pp = 2"))[0], "dp", Collective::AllReduce).keys().sum();
+    assert_eq!(reduced, fp16);
+}
+
+#[test]
 fn a_micro_batch_more_keeps_nothing_more() {
     let kept = |text: &str| -> Vec<i64> {
         let balance = |program: &Program| {

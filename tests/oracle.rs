@@ -43,6 +43,7 @@ mod vocabulary;
 mod vocabulary_head;
 mod xla;
 mod xla_case;
+mod xla_chips;
 mod xla_collectives;
 mod xla_edge;
 mod xla_plain;

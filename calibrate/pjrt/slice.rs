@@ -21,7 +21,7 @@ pub struct Slice {
 }
 
 /// Generations with a shipped topology, and its name.
-const GENERATIONS: [(&str, &str); 1] = [("v6e", "tpu-v6e")];
+const GENERATIONS: [(&str, &str); 4] = [("v6e", "tpu-v6e"), ("v5p", "tpu-v5p"), ("v5e", "tpu-v5e"), ("v4", "tpu-v4")];
 
 impl Slice {
     /// Chips of all slices.
@@ -56,7 +56,9 @@ impl Slice {
     pub fn settings(&self) -> Vec<(String, Setting)> {
         let mut settings = vec![];
         if self.axes.iter().any(|(_, ring)| *ring) {
-            let wraps = self.axes.iter().map(|(_, ring)| i64::from(*ring)).chain([0]).collect();
+            // Of a plane, too, it takes three.
+            let flat = std::iter::repeat_n(0, 3_usize.saturating_sub(self.axes.len()));
+            let wraps = self.axes.iter().map(|(_, ring)| i64::from(*ring)).chain(flat).collect();
             settings.push(("wrap".to_owned(), Setting::List(wraps)));
         }
         if self.count > 1 {
@@ -70,7 +72,8 @@ impl Slice {
 
     /// One chip of the same kind.
     pub fn single(&self) -> Self {
-        Self { shape: "1x1".to_owned(), axes: vec![(1, false); self.axes.len()], count: 1, ..self.clone() }
+        let shape = vec!["1"; self.axes.len()].join("x");
+        Self { shape, axes: vec![(1, false); self.axes.len()], count: 1, ..self.clone() }
     }
 
     /// What its chips are called in files of points.
@@ -127,6 +130,16 @@ mod tests {
         }
         assert!(Slice::from_str("v9:4x4").unwrap_err().contains("generations are: v6e"));
         assert!(Slice::from_str("4x4").unwrap_err().contains("as v6e:4x4"));
+    }
+
+    #[test]
+    fn a_cube_has_three_axes_and_rings_only_of_whole_cubes() {
+        let cube = Slice::from_str("v5p:4x4x4").unwrap();
+        assert_eq!((cube.chips(), cube.name()), (64, "v5p:4x4x4".to_owned()));
+        assert_eq!(cube.settings(), [("wrap".to_owned(), Setting::List(vec![1, 1, 1]))]);
+        assert_eq!(cube.single().name(), "v5p:1x1x1");
+        assert_eq!(Slice::from_str("v4:2x2x1").unwrap().settings(), []);
+        assert!(Slice::from_str("v5p:2x2").is_err());
     }
 
     #[test]

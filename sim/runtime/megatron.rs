@@ -12,6 +12,7 @@
 
 mod adapter;
 mod batch;
+mod bf16_optimizer;
 mod blocks;
 mod buckets;
 mod builder;

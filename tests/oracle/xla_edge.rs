@@ -9,24 +9,29 @@ use windtunnel::scenario::predict::{DeviceMemory, Settings};
 use windtunnel::scenario::{Scenario, predict};
 
 #[derive(Deserialize)]
-struct Row {
-    name: String,
+pub struct Row {
+    pub name: String,
     /// Whether a rule was read off it.
     led_to_rules: bool,
     argument: u64,
-    peak: u64,
+    pub peak: u64,
     /// With gaps between addresses: what is held against the chip's memory.
     total: u64,
-    fits: bool,
+    pub fits: bool,
     scenario: String,
 }
 
-fn rows() -> Vec<Row> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracles/xla-edge.json");
+/// The steps of a file of compiled ones.
+pub fn read(name: &str) -> Vec<Row> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracles").join(name);
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-fn memory(row: &Row) -> DeviceMemory {
+fn rows() -> Vec<Row> {
+    read("xla-edge.json")
+}
+
+pub fn memory(row: &Row) -> DeviceMemory {
     let scenario =
         Scenario::parse("tests/oracles/edge.toml", &row.scenario).unwrap_or_else(|why| panic!("{}: {why}", row.name));
     predict(&scenario, Settings { remedies: false, ..Settings::default() }).unwrap().memory
@@ -66,7 +71,7 @@ fn around_the_limit_nineteen_verdicts_in_twenty_are_the_compilers() {
 }
 
 /// How far predicted peaks are off, the closest first.
-fn errors(rows: &[&Row]) -> Vec<(f64, String)> {
+pub fn errors(rows: &[&Row]) -> Vec<(f64, String)> {
     let error = |row: &&Row| (memory(row).report.peak_allocated.0 as f64 / row.peak as f64 - 1.0, row.name.clone());
     let mut errors: Vec<(f64, String)> = rows.iter().map(error).collect();
     errors.sort_by(|one, other| one.0.abs().total_cmp(&other.0.abs()));
@@ -74,7 +79,7 @@ fn errors(rows: &[&Row]) -> Vec<(f64, String)> {
 }
 
 /// How far that is off which a share of all are no further off than.
-fn at(errors: &[(f64, String)], share: f64) -> f64 {
+pub fn at(errors: &[(f64, String)], share: f64) -> f64 {
     errors[((errors.len() - 1) as f64 * share).round() as usize].0.abs()
 }
 
@@ -102,7 +107,7 @@ fn few_steps_need_more_than_their_doubt() {
 
 #[test]
 fn arguments_are_the_compilers() {
-    for row in rows() {
+    for row in rows().into_iter().chain(read("xla-chips.json")) {
         let scenario = Scenario::parse("tests/oracles/edge.toml", &row.scenario).unwrap();
         let program = scenario.job.compile().classes.remove(0);
         let own: u64 = program

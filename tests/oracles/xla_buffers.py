@@ -11,7 +11,7 @@ memory), and buffers of a megabyte and more that live at that instruction, or at
 import glob, re, sys
 
 folder = sys.argv[1]
-stem = glob.glob(f"{folder}/**/*after_optimizations-live-range.txt", recursive=True)[0].removesuffix("-live-range.txt")
+stem = glob.glob(f"{folder}/**/*.step.*after_optimizations-live-range.txt", recursive=True)[0].removesuffix("-live-range.txt")
 order, lives, section = {}, {}, None
 for line in open(stem + "-live-range.txt"):
     if "InstructionSequence" in line or "BufferLiveRange" in line or "Live ranges at" in line:

@@ -4,6 +4,7 @@
 //! `overlap_grad_reduce` a bucket is reduced as soon as the last micro-batch has made all its gradients; with
 //! `overlap_param_gather` the forward's first use of a bucket waits for its gathering and starts the next one's.
 
+use super::bf16_optimizer::{self, NarrowGradients};
 use super::buckets::{self, Rules, Slot, Together};
 use super::replicas::Replicas;
 use crate::model::megatron::Fp8;
@@ -12,6 +13,7 @@ use crate::program::{
     Builder, Category, Collective, Comm, DType, Dispatch, EventId, GroupId, MemoryKind, Pass, StreamId, Work,
 };
 use crate::runtime::eager::COMPUTE;
+use crate::runtime::eager::main_gradients::Moment;
 use crate::units::Bytes;
 
 /// The buckets of one model chunk, and how far each is in this step.
@@ -77,6 +79,7 @@ pub struct Data {
     ranks: u64,
     dtype: DType,
     gradients: DType,
+    narrow: NarrowGradients,
     distributed: bool,
     /// Whether parameters are gathered into the buffer of the gradients, and copied from there: see [`Fp8::gathers_wide`].
     lends: bool,
@@ -126,6 +129,7 @@ impl Data {
             ranks,
             dtype: job.split.dtype,
             gradients: job.gradients.dtype,
+            narrow: NarrowGradients::of(job, experts, chunks),
             distributed: job.optimizer.distributed,
             lends: job.optimizer.distributed && job.split.matmuls.fp8().is_some_and(Fp8::gathers_wide),
             reduces_all: !job.optimizer.distributed || job.engine == Engine::DeepSpeed,
@@ -145,12 +149,17 @@ impl Data {
             program.launch(COMPUTE, "aten.linalg_vector_norm", work, Dispatch::EagerForward);
             read_back(program, "aten.isnan");
         }
-        let work = Work::Memory { kind: MemoryKind::Elementwise, read: bytes, written: bytes };
-        program.launch(COMPUTE, "aten.mul_", work, Dispatch::EagerForward);
-        program.wait_stream(self.stream, COMPUTE);
-        if self.ranks > 1 {
-            let kind = if self.reduces_all { Collective::AllReduce } else { Collective::ReduceScatter };
-            program.collective(self.stream, Comm { kind, group: self.group, bytes, dtype: self.gradients });
+        if self.narrow.are_held() {
+            let comm = Comm { kind: Collective::AllReduce, group: self.group, bytes, dtype: self.dtype };
+            bf16_optimizer::reduce(program, self.stream, comm, self.ranks);
+        } else {
+            let work = Work::Memory { kind: MemoryKind::Elementwise, read: bytes, written: bytes };
+            program.launch(COMPUTE, "aten.mul_", work, Dispatch::EagerForward);
+            program.wait_stream(self.stream, COMPUTE);
+            if self.ranks > 1 {
+                let kind = if self.reduces_all { Collective::AllReduce } else { Collective::ReduceScatter };
+                program.collective(self.stream, Comm { kind, group: self.group, bytes, dtype: self.gradients });
+            }
         }
         self.chunks[chunk].states[at].reduced = Some(program.record(self.stream));
         program.set_pass(pass);
@@ -277,6 +286,12 @@ impl Replicas for Data {
         }
     }
 
+    fn reached(&mut self, program: &mut Builder, at: Moment) {
+        if at == Moment::Returned {
+            self.narrow.widened(program);
+        }
+    }
+
     fn arrived(&mut self, program: &mut Builder, param: usize) {
         let (chunk, param) = self.place[param];
         if self.reducing != Some(chunk) {
@@ -351,6 +366,7 @@ impl Replicas for Data {
                 program.alloc(bytes, COMPUTE, Category::ShardedGradient, "grad_data");
             }
         }
+        self.narrow.take(program);
     }
 }
 

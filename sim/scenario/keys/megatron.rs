@@ -352,7 +352,7 @@ keys! {
         default &["megatron"] => "true" of "NVIDIA/Megatron-LM core_v0.16.1" at "megatron/training/arguments.py:2083";
     /// `accumulate_allreduce_grads_in_fp32`: whether gradients are summed and reduced in fp32.
     grad_reduce_in_fp32: Option<bool> => MEGATRON
-        default &["deepspeed"] => "false or true" of "DeepSpeed 0.19.8 under Megatron-DeepSpeed" at "deepspeed/runtime/engine.py:1800-1810; differs in bf16: this runtime is Megatron-DeepSpeed's with DeepSpeed 0.5 to 0.8, and BF16_Optimizer is not simulated"
+        default &["deepspeed"] => "false or true" of "DeepSpeed 0.19.8 under Megatron-DeepSpeed" at "deepspeed/runtime/engine.py:1800-1810; differs in bf16: this runtime is Megatron-DeepSpeed's with DeepSpeed 0.5 to 0.8, whose BF16_Optimizer keeps the gradients in bf16 beside the sums"
         default &["megatron"] => "false or true" of "NVIDIA/Megatron-LM core_v0.16.1" at "megatron/training/arguments.py:716-724";
     /// `overlap_grad_reduce`: whether gradients are reduced while backward runs.
     overlap_grad_reduce: Option<bool> => MEGATRON
