@@ -1,4 +1,4 @@
-//! Steps in MaxText's layout compiled for v5p, v5e and v4 (`oracles/xla-chips.json`, by `oracles/xla_edge.py`): how well peaks and doubts
+//! Steps in MaxText's layout compiled for v5p and v5e (`oracles/xla-chips.json`, by `oracles/xla_edge.py`): how well peaks and doubts
 //! that were read off v6e hold on other chips.
 
 use super::xla_edge::{Row, at, errors, memory, read};
@@ -10,7 +10,7 @@ fn of(rows: &[Row], chip: &str) -> Vec<usize> {
 #[test]
 fn peaks_on_other_chips_are_close_in_the_median_though_every_rule_was_read_off_v6e() {
     let rows = read("xla-chips.json");
-    for (chip, steps, median) in [("v5p-", 23, 0.015), ("v5e-", 37, 0.015), ("v4-", 12, 0.06)] {
+    for (chip, steps, median) in [("v5p-", 23, 0.015), ("v5e-", 37, 0.015)] {
         let of: Vec<&Row> = of(&rows, chip).iter().map(|&row| &rows[row]).collect();
         assert_eq!(of.len(), steps, "{chip}");
         let errors = errors(&of);
@@ -21,7 +21,7 @@ fn peaks_on_other_chips_are_close_in_the_median_though_every_rule_was_read_off_v
 #[test]
 fn doubts_of_other_chips_hold_eight_steps_in_ten() {
     let rows = read("xla-chips.json");
-    for chip in ["v5p-", "v5e-", "v4-"] {
+    for chip in ["v5p-", "v5e-"] {
         let inside = |row: &&Row| {
             let memory = memory(row);
             memory.report.peak_allocated.0.abs_diff(row.peak) <= memory.doubt.0

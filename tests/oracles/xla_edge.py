@@ -10,7 +10,7 @@ the peak and the total (with gaps between addresses, what is held against the ch
 import glob, json, os, re, signal, subprocess, sys, tempfile, time
 
 # What the compiler gives out on each chip.
-CAPACITY = {"tpu-v6e": 33_554_432_000, "tpu-v5p": 102_789_304_811, "tpu-v5e": 16_911_433_728, "tpu-v4": 33_017_561_088}
+CAPACITY = {"tpu-v6e": 33_554_432_000, "tpu-v5p": 102_789_304_811, "tpu-v5e": 16_911_433_728}
 
 
 def compiled(calibrate, plugin, scenario):
