@@ -3,15 +3,15 @@
 
 use super::xla_edge::{Row, at, errors, memory, read};
 
-fn of(rows: &[Row], chip: &str) -> Vec<usize> {
-    (0..rows.len()).filter(|&row| rows[row].name.starts_with(chip)).collect()
+fn of<'r>(rows: &'r [Row], chip: &str) -> Vec<&'r Row> {
+    rows.iter().filter(|row| row.name.starts_with(chip)).collect()
 }
 
 #[test]
 fn peaks_on_other_chips_are_close_in_the_median_though_every_rule_was_read_off_v6e() {
     let rows = read("xla-chips.json");
     for (chip, steps, median) in [("v5p-", 23, 0.015), ("v5e-", 37, 0.015)] {
-        let of: Vec<&Row> = of(&rows, chip).iter().map(|&row| &rows[row]).collect();
+        let of = of(&rows, chip);
         assert_eq!(of.len(), steps, "{chip}");
         let errors = errors(&of);
         assert!(at(&errors, 0.5) <= median && at(&errors, 1.0) <= 0.3, "{chip}: {errors:?}");
@@ -26,7 +26,7 @@ fn doubts_of_other_chips_hold_eight_steps_in_ten() {
             let memory = memory(row);
             memory.report.peak_allocated.0.abs_diff(row.peak) <= memory.doubt.0
         };
-        let of: Vec<&Row> = of(&rows, chip).iter().map(|&row| &rows[row]).collect();
+        let of = of(&rows, chip);
         let held = of.iter().filter(|row| inside(row)).count();
         assert!(held * 10 >= of.len() * 8, "{chip}: {held} of {}", of.len());
     }

@@ -16,9 +16,10 @@ pub(super) struct NarrowGradients {
 }
 
 impl NarrowGradients {
-    /// Those of a stage's trained parameters; none where micro-batches are summed in the parameters' type.
+    /// Those of a stage's trained parameters, where gradients in bf16 are summed in fp32; else none.
     pub(super) fn of(job: &MegatronPlan, experts: bool, slots: &[Vec<Slot>]) -> NarrowGradients {
-        if job.engine != Engine::DeepSpeed || job.gradients.dtype == job.split.dtype {
+        let types = (job.split.dtype, job.gradients.dtype);
+        if job.engine != Engine::DeepSpeed || types != (DType::Bf16, DType::Fp32) {
             return NarrowGradients::default();
         }
         let held = |slot: &&Slot| slot.trained && slot.expert == experts;
@@ -49,8 +50,8 @@ impl NarrowGradients {
     }
 }
 
-/// Sums are reduced in bf16 (`communication_data_type`), through a block of half their size, and widened again: once from the block to a copy
-/// of themselves, and once onto themselves (`PipelineEngine`, `_bf16_reduce_grads`; `engine.py`, `buffered_allreduce_fallback`, whose
+/// Sums are reduced in bf16 (`communication_data_type`), through a block of half their size, and copied back: once from the block, and once from
+/// themselves onto themselves (`PipelineEngine`, `_bf16_reduce_grads`; `engine.py`, `buffered_allreduce_fallback`, whose
 /// 500,000,000 elements a flat tensor exceeds at once). `comm` has the sums' bytes.
 pub(super) fn reduce(program: &mut Builder, stream: StreamId, comm: Comm, ranks: u64) {
     let wide = comm.bytes;
