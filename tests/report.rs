@@ -80,7 +80,7 @@ fn what_decides_and_is_not_stated_is_a_range_until_it_is_stated() {
     let taken = |key: &str| unstated.defaults.iter().find(|line| line.starts_with(key)).cloned();
     assert_eq!(taken("activation_checkpointing.policy"), Some("activation_checkpointing.policy = \"none\"".to_owned()));
     assert!(taken("fsdp.cpu_offload").is_none(), "nobody leaves that out who uses it: {unstated:?}");
-    let detail = Detail { advice: Some(&of), unstated: Some(&unstated), width: 400, ..Detail::default() };
+    let detail = Detail { advice: Some(&of), unstated: Some(&unstated), width: 600, ..Detail::default() };
     let page = text::report(&scenario, &answer, detail);
     let line = page.lines().find(|line| line.trim_start().starts_with("unstated")).expect(&page);
     assert!(line.contains(" is taken (with ") && line.contains("; in all ") && line.contains("policy = \"none\""));

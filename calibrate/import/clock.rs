@@ -20,7 +20,9 @@
 
 use std::collections::BTreeMap;
 
+use windtunnel::cost::clock::under;
 use windtunnel::cost::curve::Curve;
+use windtunnel::units::Power;
 
 use super::chips::{CHIPS, ChipSpec, Sustained};
 use super::tables::{Row, Table, Tables};
@@ -183,7 +185,7 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
     // Kernels differ more between the fp8 collectors than clocks do: one factor, the median.
     let fp8_factor = fit::median(&fp8.iter().map(|p| p.1).collect::<Vec<_>>()).min(1.0);
     let full = CHIPS.iter().find(|spec| spec.matmul == chip.matmul && !spec.derived).unwrap_or(chip).power;
-    let scale = libm::pow((chip.power - 120.0) / (full - 120.0), 1.0 / 2.5);
+    let scale = under(Power(chip.power), Power(full), 2.5);
     let (basis, p90) = match (chip.derived, chip.sustained) {
         (true, _) => ("extrapolated", 0.2),
         // Within a board 0.1; the one other board that is known is a quarter slower.

@@ -7,16 +7,17 @@
 //! clocks      power for each processor over that on the profile's chip, to the power of 1/2.5, at most 1
 //! ```
 //!
-//! The exponent is that of [`super::clock`]. Collectives, the host and the memory that no tensor owns stay.
+//! The same chip on a board that may draw less has its clocks under that limit ([`super::clock::under`]). The exponent is that law's. Collectives, the host and the memory that no tensor owns stay.
 //!
 //! How wrong that is was measured where two chips of one kind have profiles of their own: H100 carried over to H200's bandwidth, and
 //! back (`carried/tests.rs`). Chips that also differ in their processors are further apart: their intervals are twice as wide.
 
 use super::basis::{Basis, Evidence};
+use super::clock;
 use super::profile::Profile;
 use super::waves::Chip;
 use crate::hardware::{self, Peak};
-use crate::units::FlopRate;
+use crate::units::{FlopRate, Power};
 
 /// How far a chip may be from its profile's, as a factor, for the profile to be carried over: an RTX A6000 is half of an A100, as
 /// datasheets round both.
@@ -26,8 +27,8 @@ pub const FARTHEST: f64 = 2.05;
 /// carried over to each other, at its 90th percentile.
 const BANDWIDTH_ONLY: f64 = 0.09;
 
-/// Clocks go as power to this.
-const CLOCK_BY_POWER: f64 = 1.0 / 2.5;
+/// Power goes as clocks to this.
+const CLOCK_LAW: f64 = 2.5;
 
 impl Evidence {
     /// The same of a chip that nobody measured.
@@ -70,11 +71,26 @@ impl Profile {
         self.memory.carried_over(bandwidth, error);
         if let (Some(own), Some(limit)) = (chip.power, self.machine.power_limit) {
             let each = (own.0 / processors) / (limit.0 / measured.processors);
-            self.clock.slower(libm::pow(each, CLOCK_BY_POWER).min(1.0));
+            self.clock.slower(libm::pow(each, 1.0 / CLOCK_LAW).min(1.0));
         }
         self.clock.evidence.carried_over(error);
         self.machine.l2 = Some(chip.l2);
         self
+    }
+
+    /// The profile of boards that may draw `limit` where they could draw `own`. The error is how far a square and a cube law lie from
+    /// each other.
+    #[doc(hidden)]
+    pub fn limited(mut self, limit: Power, own: Power) -> Profile {
+        let [slow, between, fast] = [2.0, CLOCK_LAW, 3.0].map(|law| clock::under(limit, own, law));
+        self.clock.slower(between);
+        self.clock.evidence.carried_over((fast - slow) / between);
+        self
+    }
+
+    /// Whether its clocks are already those of a board whose limit is below that of the board measured.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.clock.scaled
     }
 }
 

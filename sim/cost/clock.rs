@@ -5,15 +5,24 @@
 //! rate is the burst rate times a factor, given over the kernel's own burst duration. A kernel that keeps the tensor
 //! cores busy for a share `u` of its time is slowed in that share only: `time = burst · (1 + (1/factor − 1)·u)`; for
 //! attention `u` is its rate over the tensor cores' peak, and the factor is its own where one was measured.
-//! Where a board's limit is below the limit the points were measured at, `scale` multiplies the factor; dynamic power
-//! goes as f·V², and V rises almost in step with f, so f goes as about `power^(1/2.5)`. A profile without the section
-//! answers alike for both regimes.
+//! Where a board's limit is below the limit the points were measured at, `scale` or [`under`] multiplies the factor; dynamic power
+//! goes as f·V², and V rises almost in step with f, so f goes as about `power^(1/2.5)`, between a square and a cube. A profile without
+//! the section answers alike for both regimes.
 
 use serde::Deserialize;
 
 use super::basis::{Basis, Evidence};
 use crate::program::DType;
-use crate::units::Time;
+use crate::units::{Power, Time};
+
+/// What a board draws beside its processors' clocks, idle and for its memory, as a share of its limit: 120 W of 700 (assumed).
+const IDLE: f64 = 120.0 / 700.0;
+
+/// Clocks of a board under a power limit over those under its own; `law` is 2.5, or the square or the cube that it lies between.
+pub fn under(limit: Power, own: Power, law: f64) -> f64 {
+    let dynamic = (limit.0 / own.0 - IDLE) / (1.0 - IDLE);
+    libm::pow(dynamic, 1.0 / law)
+}
 
 /// The section as written.
 #[derive(Clone, Debug, Deserialize)]
@@ -41,6 +50,8 @@ struct Point {
 pub struct Clock {
     /// What the section rests on.
     pub evidence: Evidence,
+    /// Whether the points were measured under a higher limit than the board's.
+    pub(super) scaled: bool,
     /// Burst duration [log s] and factor, rising in duration.
     matmul: Vec<(f64, f64)>,
     /// The same for fp8.
@@ -67,7 +78,7 @@ impl Clock {
         };
         let (matmul, fp8) = (understand(&written.matmul)?, understand(&written.fp8)?);
         let attention = written.attention.map(|factor| factor * written.scale);
-        Ok(Clock { evidence: written.evidence, matmul, fp8, attention })
+        Ok(Clock { evidence: written.evidence, scaled: written.scale < 1.0, matmul, fp8, attention })
     }
 
     /// The same on a board that falls further below its bursts, by a factor.
@@ -80,7 +91,7 @@ impl Clock {
     pub(super) fn steady() -> Clock {
         let source = "no clocks are known: sustained as measured".to_owned();
         let evidence = Evidence { basis: Basis::Measured, source, points: 0, median: 0.0, p90: 0.0 };
-        Clock { evidence, matmul: vec![(0.0, 1.0)], fp8: vec![(0.0, 1.0)], attention: None }
+        Clock { evidence, scaled: false, matmul: vec![(0.0, 1.0)], fp8: vec![(0.0, 1.0)], attention: None }
     }
 
     /// The factor of attention, where it was measured.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use toml::Spanned;
 
 use super::error::ScenarioError;
+use super::machine::power_limit;
 use super::reader::Reader;
 use super::{autocast, stages, tensor, written};
 use crate::cost::{FARTHEST, Profile};
@@ -146,14 +147,19 @@ pub(super) fn profile(
             other.push(format!("{figures}, and {:.0} in the profile {}", there / 1e9, profile.name));
         }
     }
-    let profile = match other[..] {
-        [] => profile,
+    let measured_under = profile.machine.power_limit;
+    let (profile, own) = match other[..] {
+        [] => (profile, measured_under.or(chip.power)),
         _ => {
             let other = other.join("; the ");
             reader
                 .note(format!("the {other}: kernels are carried over by the chip's own figures, with wider intervals"));
-            Arc::new(Arc::unwrap_or_clone(profile).carried_over(chip))
+            (Arc::new(Arc::unwrap_or_clone(profile).carried_over(chip)), chip.power)
         }
+    };
+    let profile = match (power_limit(reader, written, chip, &profile)?, own) {
+        (Some(limit), Some(own)) if limit.0 < own.0 => Arc::new(Arc::unwrap_or_clone(profile).limited(limit, own)),
+        _ => profile,
     };
     let measured = profile.collectives.link;
     if profile.collectives.of_a_torus() || (link.0 / measured.0 - 1.0).abs() <= PROFILE_TOLERANCE {

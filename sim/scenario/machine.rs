@@ -7,13 +7,14 @@ use toml::Spanned;
 
 use super::entry::Runtime;
 use super::error::ScenarioError;
+use super::keys::Key;
 use super::paths::relative;
 use super::reader::Reader;
 use super::written;
 use crate::cost::{Backend, FLEX_OVER_FLASH2, Profile, Regime};
-use crate::hardware::{Size, Topology, Vendor};
+use crate::hardware::{Chip, Size, Topology, Vendor};
 use crate::model::ModelConfig;
-use crate::units::Bandwidth;
+use crate::units::{Bandwidth, Power};
 
 /// The topology, at its size.
 pub(super) fn topology(
@@ -115,6 +116,43 @@ pub(super) fn regime(reader: &mut Reader<'_>, written: &written::Topology) -> Re
         None => reader.assume("topology.clocks", Regime::Sustained, "sustained"),
     }
 }
+
+/// What each board may draw.
+pub(super) fn power_limit(
+    reader: &mut Reader<'_>,
+    written: &written::Topology,
+    chip: &Chip,
+    profile: &Profile,
+) -> Result<Option<Power>, ScenarioError> {
+    const KEY: &Key = &written::Topology::power_limit;
+    let Some(at) = &written.power_limit else {
+        // A board that is known by its limit is not asked about.
+        let asked =
+            KEY.is_read_by(reader.framework) && !profile.is_limited() && written.clocks != Some(written::Clocks::Burst);
+        return Ok(match chip.power.filter(|_| asked) {
+            Some(own) => Some(reader.assume_for(KEY.path, own, own.to_string().as_str(), "the board's own")),
+            None => chip.power,
+        });
+    };
+    let limit = *at.get_ref();
+    let Some(own) = chip.power else {
+        let problem =
+            format!("{} = {limit} without chip.power: {} does not say what its board draws", KEY.path, chip.name);
+        return Err(reader.plan(at, problem, "write chip.power in the topology file, such as \"700 W\""));
+    };
+    let least = Power(LEAST_LIMIT * own.0);
+    if !(least.0..=own.0).contains(&limit.0) {
+        let problem = format!("{} = {limit} is out of range: {} draws {own}", KEY.path, chip.name);
+        return Err(reader.plan(at, problem, format!("write {least} to {own}")));
+    }
+    if written.clocks == Some(written::Clocks::Burst) {
+        reader.idle(KEY.path, "topology.clocks = \"burst\": boards run as before they reach a limit");
+    }
+    Ok(Some(limit))
+}
+
+/// The least of its own power that a board takes as a limit: 200 of 700 W (`AllowableMin`, docs.nvidia.com/dgx, Managing Power Capping).
+const LEAST_LIMIT: f64 = 200.0 / 700.0;
 
 /// The first compute capability of chips on which cuDNN's attention comes first: Hopper's.
 const CUDNN_FIRST: f64 = 9.0;

@@ -11,7 +11,7 @@ use crate::make::{FILE, TINY};
 pub const WORD: &str = "zzz";
 
 /// Values that take no word of a list: names, sizes with units, tables.
-const OTHERS: [(&str, &[&str]); 66] = [
+const OTHERS: [(&str, &[&str]); 67] = [
     ("activation_checkpointing.policy", &["'none'", "'full'", "'selective_op'", "{ every = 2 }", "{ first = 1 }"]),
     (
         "batch.documents",
@@ -87,6 +87,7 @@ const OTHERS: [(&str, &[&str]); 66] = [
     ("ranks.speed", &["'gemm'", "'training'"]),
     ("topology.name", &["'a100-sxm-80gb'", "'tpu-v5e'"]),
     ("topology.nic_bandwidth", &["'10 GB/s'"]),
+    ("topology.power_limit", &["'500 W'", "'1 kW'"]),
     ("topology.profile", &["'h200-sxm-141gb'", "'b200-sxm'", "'b200-sxm-throttled'"]),
     ("topology.slice", &["'2x2'", "'4x4'", "'2x4'"]),
     ("xla.python_client_mem_fraction", &["0.9", "0.05"]),

@@ -13,6 +13,10 @@ device has given out as much as the allocator has reserved. A step `ran` if all 
 `torch.OutOfMemoryError`, in `failed` (step and phase, as `1.bwd`; `init` before the first). `by_step` is what each step
 added to `num_alloc_retries`: how often the allocator gave its cached segments back to serve a request. More memory is not
 always better: what is given back, and when, changes what fits later.
+
+Of a step that did not run `refused` says, in bytes, what PyTorch's message does: the segment that it tried to allocate, and what was
+allocated and reserved then (by the allocator's own observer of such refusals). `ran_with_expandable_segments` is whether the
+step runs under the same limit with them.
 """
 import ctypes
 import json
@@ -99,7 +103,14 @@ def run(case, expandable, mib, iters=3):
         retries[1 + int(name[0]) if name != "init" else 0] = stats["num_alloc_retries"]
         assert device.nullcuda_stat(4) == stats["reserved_bytes.all.current"], "not only the allocator takes memory"
 
-    failed = None
+    failed, refused = None, []
+
+    def observe(_device, segment, _total, _free):
+        stats = torch.cuda.memory_stats()
+        now = {key: stats[f"{key}_bytes.all.current"] for key in ("allocated", "reserved")}
+        refused.append({"segment": segment, **now})
+
+    torch._C._cuda_attach_out_of_memory_observer(observe)
     try:
         model, opt, _ = fsdp_oracle.build(case)
         driver = fsdp_oracle.Driver(case, model, opt, mark)
@@ -110,7 +121,9 @@ def run(case, expandable, mib, iters=3):
     except torch.OutOfMemoryError:
         failed = phases[len(ended)]
     stats = torch.cuda.memory_stats()
+    assert len(refused) == (failed is not None), refused
     return dict(
+        refused=next(iter(refused), None),
         cap=torch.cuda.mem_get_info()[1], reserved=stats["reserved_bytes.all.peak"],
         allocated=stats["allocated_bytes.all.peak"], failed=failed, retries=stats["num_alloc_retries"],
         by_step=[after - before for before, after in zip(retries, retries[1:])],
@@ -139,9 +152,13 @@ def main():
         rng, caps = random.Random(f"{SEED} {name}"), []
         for band in range(CAPS):
             factor = LOW + (HIGH - LOW) * (band + rng.random()) / CAPS
-            capped = measure(name, case, expandable, round(free["reserved"] * factor / 2**20))
+            mib = round(free["reserved"] * factor / 2**20)
+            capped = measure(name, case, expandable, mib)
             keys = ("cap", "failed", "by_step")
             caps.append({"ran": capped["failed"] is None, **{key: capped[key] for key in keys}})
+            if capped["failed"] and not expandable:
+                mended = measure(name, case, True, mib)["failed"] is None
+                caps[-1].update(refused=capped["refused"], ran_with_expandable_segments=mended)
             print(name, f"{capped['cap'] / free['reserved']:.4f}", capped["failed"] or "ran", flush=True)
         out.append({
             "id": name, "model_dims": dims(case), "config": case, "expandable_segments": expandable,

@@ -7,6 +7,7 @@ use crate::runtime::megatron::TokenDispatcher;
 use crate::runtime::spmd::Policy;
 use crate::scenario::keys::{self, Choice, Key, Kind};
 use crate::scenario::{Change, Scenario};
+use crate::units::Power;
 
 /// Switches for looking for errors, with which nobody trains.
 const TO_DEBUG: [&str; 1] = ["framework.launch_blocking"];
@@ -15,6 +16,10 @@ const TO_DEBUG: [&str; 1] = ["framework.launch_blocking"];
 /// auxiliary-loss-free router began at 1.338 on average and 1.971 on its worst rank, and was at 1.212 and 1.724 after 18 steps
 /// (marin-community/marin, issue 7668: top-8 of 256 experts on 64 GB200 under Megatron-Core).
 const NATURAL_LOAD: f64 = 0.08;
+
+/// What a site that is short of power limits a board to: Meta's H100 run at 500 of 700 W (pytorch/torchtitan@b5bcd76c66d0,
+/// `benchmarks/llama3_h100_202412_torchtitan.md`).
+const LIMITED: f64 = 500.0 / 700.0;
 
 /// Each default with a change that takes its key to another value: all other words of a choice, the other way of a switch, twice a
 /// count. Names, sizes and lists have no other value that suggests itself.
@@ -43,6 +48,10 @@ fn names(key: &str) -> Vec<&'static str> {
 pub(super) fn alternatives(key: &Key, taken: &Value) -> Vec<Value> {
     if key.path == "model.expert_load" {
         return vec![Value::Table([("power_law".to_owned(), Value::Float(NATURAL_LOAD))].into_iter().collect())];
+    }
+    if key.path == "topology.power_limit" {
+        let own = taken.as_str().and_then(|own| Power::parse(own).ok());
+        return own.map(|own| Value::from(Power(LIMITED * own.0).to_string())).into_iter().collect();
     }
     if key.path == "attention.backend" {
         // What other releases of PyTorch take, or a switch of Transformer Engine's; the rest is history, or a library of its own.

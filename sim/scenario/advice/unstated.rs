@@ -17,7 +17,7 @@ const COUNTS: f64 = 0.01;
 /// What runs of one model on one machine most often differ in, and what a description of a run most often leaves out: stages of a
 /// pipeline, whose kernels attention runs, the dispatch of experts and their load, what overlaps, graphs, what is recomputed or kept, and
 /// the micro-batch.
-const DECISIVE: [&str; 23] = [
+const DECISIVE: [&str; 24] = [
     "activation_checkpointing.policy",
     "attention.backend",
     "batch.micro",
@@ -37,6 +37,7 @@ const DECISIVE: [&str; 23] = [
     "nanotron.recompute_layer",
     "pipeline.overlap_p2p",
     "pipeline.virtual_stages",
+    "topology.power_limit",
     "torch_xla.gradient_checkpointing",
     "xla.num_pipeline_repeats",
     "xla.remat_policy",
@@ -107,7 +108,7 @@ mod tests {
 
     #[test]
     fn what_decides_is_a_key_with_other_values() {
-        let taken = [Value::Boolean(true), Value::Integer(1), Value::from("as nobody calls it")];
+        let taken = [Value::Boolean(true), Value::Integer(1), Value::from("as nobody calls it"), Value::from("700 W")];
         let other = |key: &str| {
             keys::row(key).is_some_and(|row| taken.iter().any(|value| !alternatives(row, value).is_empty()))
         };

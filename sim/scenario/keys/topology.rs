@@ -6,7 +6,7 @@ use toml::Spanned;
 use super::readers::{ALL, COMPILED, CUDA};
 use super::row::Kind::Quantity;
 use super::row::between;
-use crate::units::Bandwidth;
+use crate::units::{Bandwidth, Power};
 
 keys! {
     /// The machine.
@@ -31,6 +31,9 @@ keys! {
     /// there.
     clocks: Option<Clocks> => CUDA
         default CUDA => "\"sustained\"" of "none" at "of the job or the machine: no framework has a default";
+    /// What each board may draw (`nvidia-smi --power-limit`), where it is less than the topology's `chip.power`.
+    power_limit: Option<Spanned<Power>> as Quantity("500 W") => CUDA
+        default CUDA => "by size" of "none" at "of the machine: what its board may draw";
 }
 
 words! {
