@@ -31,6 +31,12 @@ fn requests() -> Vec<Request> {
         \"megatron.implementation\" = \"transformer_engine\"";
     let plain = "\"megatron.distributed_optimizer\" = false\n\"megatron.overlap_param_gather\" = false\n\
         \"megatron.attention\" = \"unfused\"\n\"megatron.implementation\" = \"local\"";
+    // Experts over several nodes, whose exchanges are most of a step, by each dispatcher, and beside other work.
+    let across = "[vary]\n\"mesh.ep\" = [8, 16, 32, 64]\n\"mesh.pp\" = [1, 2, 4]\n\"pipeline.virtual_stages\" = [1, 2]\n\
+        \"megatron.moe_shared_expert_overlap\" = [true, false]\n\
+        \"megatron.moe_token_dispatcher_type\" = [\"alltoall\", \"allgather\", \"flex\"]";
+    let beside = "[vary]\n\"mesh.ep\" = [4, 8, 16, 32]\n\"mesh.pp\" = [1, 2]\n\"pipeline.virtual_stages\" = [1, 3]\n\
+        \"megatron.overlap_moe_expert_parallel_comm\" = [true, false]";
     vec![
         request("llama-3.1-8b", 8, h100, 2048, 64, "megatron", ""),
         request("llama-3.1-8b", 7, a100, 16_384, 32, "megatron", ""),
@@ -40,6 +46,8 @@ fn requests() -> Vec<Request> {
         request("gpt3-5b-nemo", 8, a100, 2048, 64, "megatron", plain),
         request("mixtral-8x7b", 4, a100, 2048, 128, "megatron", ""),
         request("deepseek-v2-lite", 4, h100, 2048, 64, "megatron", ""),
+        request("deepseek-v2-lite", 6, "name = \"h100-sxm-80gb\"\nsize = 8", 2048, 512, "megatron", across),
+        request("qwen3-30b-a3b", 6, "name = \"h100-sxm-80gb\"\nsize = 8", 2048, 512, "megatron", beside),
         request("llama-3.1-8b", 8, h100, 2048, 64, "fsdp2", ""),
         request("llama-3.1-8b", 6, a100, 8192, 128, "fsdp2", "[vary]\n\"compile.blocks\" = [true, false]"),
         request("gpt2-xl", 6, h100, 1024, 256, "fsdp2", ""),

@@ -138,7 +138,6 @@ fn bound(setting: &Arc<Setting>, scenario: &Scenario, split: &Split) -> Option<F
     let shape = schedule::Shape { microbatches: few, ..split.shape() };
     let schedule = split.pipeline.schedule.build(shape).ok()?;
     let times = |of: fn(&Part) -> u64| all.iter().map(|part| Time(of(part))).collect::<Vec<_>>();
-    let combines = split.combines();
     let costs = Costs {
         forward: times(|part| part.forward),
         backward: times(|part| part.backward),
@@ -156,11 +155,14 @@ fn bound(setting: &Arc<Setting>, scenario: &Scenario, split: &Split) -> Option<F
         stages.dedup();
         each[rank] = stages.iter().map(|&stage| all[stage].forward + all[stage].backward).sum();
     }
-    let further = u64::from(split.micro_batches - few) * each.iter().max()?;
-    let step = if combines || split.pipeline.schedule.is_of(&order::SEARCHED) {
+    let slowest = *each.iter().max()?;
+    let step = if split.combines() {
+        // Forward of one micro-batch runs beside backward of another: what its kernels take in all is known, and no order.
+        Time(u64::from(split.micro_batches) * slowest)
+    } else if split.pipeline.schedule.is_of(&order::SEARCHED) {
         Time::ZERO
     } else {
-        timeline.makespan() + Time(further)
+        timeline.makespan() + Time(u64::from(split.micro_batches - few) * slowest)
     };
     let kept: Vec<[u64; 2]> = all.iter().map(|part| [part.kept, 0]).collect();
     let most = schedule::peak_memory(&schedule, &kept);
@@ -178,7 +180,7 @@ fn parts(setting: &Arc<Setting>, scenario: &Scenario, kind: usize, recompute: Op
         let (short, fold) = short(plan, (kind, recompute), layers, micro_batches)?;
         Some((setting.shared(scenario, short)?, fold))
     };
-    let chained = plan.model().experts().is_none();
+    let chained = !plan.split()?.combines();
     let parts = |layers: &[u64]| -> Option<(Vec<Part>, Bytes)> {
         let ((one, fold), (two, _)) = (read(layers, 1)?, read(layers, 2)?);
         let parts = one.iter().zip(two.iter()).map(|(one, two)| Part::of(one, two, fold, chained)).collect();
