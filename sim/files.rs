@@ -10,6 +10,7 @@ mod terminal;
 #[cfg(test)]
 pub(crate) mod page_tests;
 
+pub use claims::{end_early_when_interrupted, is_asked_to_end};
 pub use input::{LONGEST, all, bytes, open, text};
 pub use journal::{Journal, Place};
 pub use output::{Output, STANDARD, WriteError, take_size_limits_as_errors};

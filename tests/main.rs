@@ -25,6 +25,7 @@ mod determinism;
 mod deterministic;
 mod disks;
 mod documents;
+mod ended_early;
 mod engine_linears;
 mod errors;
 mod every_key;

@@ -64,7 +64,7 @@ const OTHER_WRITERS: [(&str, &str); 7] = [
 ];
 
 /// Options with a value that is not the name of a file that is written.
-const NO_WRITERS: &str = "on micro rank trace-in scenario slices chips days draws framework global-batch headroom model money on price prices set tokens top base best between changes chip collective compare compilations costs device devices fail-above flag for from grade \
+const NO_WRITERS: &str = "on micro rank trace-in scenario slices budget chips days draws framework global-batch headroom model money on price prices set tokens top base best between changes chip collective compare compilations costs device devices fail-above flag for from grade \
     hardware hop kernels lane libraries limit max microbatches minutes nodes partitions plan plugin program ranks row sample sequence slice \
     source stage stages step sweeps timeout topology uncertainty vary version virtual wheel";
 

@@ -153,6 +153,7 @@ impl Heard {
                 Progress::Plans(count) => self.plans += count,
                 Progress::Looked => self.looked += 1,
                 Progress::Simulated => self.simulated += 1,
+                Progress::Decided { .. } => {}
             }
         }
         Python::attach(|py| {

@@ -99,7 +99,9 @@ pub const PLAN: &str = help!(
   windtunnel plan request.toml --html plan.html --out plans
   windtunnel plan --model llama-3.1-8b --on h100-sxm-80gb:2 --global-batch 256 --sequence 8192 --set mesh.tp=2",
     "    0  a plan was found
-    1  no plan keeps to the limits of days and money"
+    1  no plan keeps to the limits of days and money",
+    "",
+    "interrupted: the plans so far are told, and what is not decided; a second interrupt leaves files as they were"
 );
 
 pub const SWEEP: &str = help!(

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use toml::{Table, Value};
 
@@ -9,6 +10,7 @@ use super::{Failure, Json, Outcome, Written, help, output, read, width};
 use windtunnel::explore::plan::{self, Answer, Progress, Request};
 use windtunnel::explore::values;
 use windtunnel::files::{self, Output};
+use windtunnel::units::{Span, Time};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = help::PLAN)]
@@ -67,6 +69,9 @@ pub struct Args {
     /// Simulate every legal plan, which checks that none was skipped that could have been ranked.
     #[arg(long)]
     exhaustive: bool,
+    /// The most time to search, such as 30s or "10 min". Then the answer is what was found so far, and says what is not decided; so does the first Ctrl-C.
+    #[arg(long, value_name = "TIME", value_parser = Span::parse)]
+    budget: Option<Span>,
     /// Write plots and tables to this file: one HTML page that loads nothing (`-`: standard output, instead of the report).
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -91,16 +96,17 @@ pub fn run(args: &Args) -> Outcome {
             bar.set_length(count as u64);
         }
         Progress::Looked => bar.inc(1),
-        Progress::Simulated => {
-            if bar.length() == Some(bar.position()) {
-                bar.set_message("plans simulated");
-                bar.unset_length();
-                bar.set_position(0);
-            }
-            bar.inc(1);
+        Progress::Simulated => {}
+        Progress::Decided { decided, legal, best, possible } => {
+            bar.set_message(so_far(best, possible));
+            bar.set_length(legal as u64);
+            bar.set_position(decided as u64);
         }
     };
-    let answer = plan::plan(request, args.exhaustive, &told).map_err(Failure::input)?;
+    let end = args.budget.map(|budget| Instant::now() + Duration::from_secs_f64(budget.0));
+    files::end_early_when_interrupted();
+    let stop = || files::is_asked_to_end() || end.is_some_and(|end| Instant::now() >= end);
+    let answer = plan::plan_until(request, args.exhaustive, &told, &stop).map_err(Failure::input)?;
     bar.finish_and_clear();
     let mut written = Written::default();
     if let Some(file) = html_file {
@@ -112,7 +118,26 @@ pub fn run(args: &Args) -> Outcome {
         }
     }
     json_file.finish_with(written, || plan::text::report(&answer, width()), || plan::json::report(&answer))?;
-    Ok(if keeps_to_limits(&answer) { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(match (files::is_asked_to_end() && answer.is_partial(), keeps_to_limits(&answer)) {
+        (true, _) => ExitCode::from(INTERRUPTED),
+        (false, true) => ExitCode::SUCCESS,
+        (false, false) => ExitCode::from(1),
+    })
+}
+
+/// As a shell reports a program that an interrupt ended.
+const INTERRUPTED: u8 = 130;
+
+/// The best plan so far, and how much faster one that is not decided may be.
+fn so_far(best: Option<Time>, possible: Option<Time>) -> String {
+    match (best, possible) {
+        (Some(best), Some(possible)) if possible < best => {
+            let faster = 100.0 * (best.seconds() / possible.seconds() - 1.0);
+            format!("best {best} a step, another at most {faster:.1} % faster; plans decided")
+        }
+        (Some(best), _) => format!("best {best} a step; plans decided"),
+        (None, _) => "plans decided".to_owned(),
+    }
 }
 
 fn keeps_to_limits(answer: &Answer) -> bool {

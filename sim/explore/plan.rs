@@ -35,7 +35,7 @@ pub use figures::Figures;
 pub use money::{Bill, Interval};
 pub use planned::Planned;
 pub use request::{Limits, Request};
-pub use search::{Counts, Found, Progress, Search, Simulated, Told};
+pub use search::{Counts, Found, Progress, Search, Simulated, Stop, Told};
 pub use site::Site;
 pub use space::Keys;
 pub use sure::TIE;
@@ -45,13 +45,19 @@ pub use super::prices::Price;
 
 use crate::scenario::Draft;
 use crate::scenario::predict::Floors;
+use crate::units::thousands;
 
 /// Answers a request; if `exhaustive`, every legal plan is simulated.
 pub fn plan(request: Request, exhaustive: bool, told: &Told<'_>) -> Result<Answer, PlanError> {
+    plan_until(request, exhaustive, told, &|| false)
+}
+
+/// The same until it is to end: then the answer is what was found so far, and says what is not decided.
+pub fn plan_until(request: Request, exhaustive: bool, told: &Told<'_>, stop: &Stop<'_>) -> Result<Answer, PlanError> {
     let floors = Floors::default();
     let mut sites = vec![];
     for site in &request.sites {
-        let found = search::search(&request, site, &floors, exhaustive, told);
+        let found = search::search((&request, site), &floors, exhaustive, told, stop);
         sites.push(OnSite::of(&request, site, found));
     }
     answer(request, sites, exhaustive, &floors, told)
@@ -66,6 +72,13 @@ pub fn answer(
     told: &Told<'_>,
 ) -> Result<Answer, PlanError> {
     if sites.iter().all(|on| on.ranked.is_empty()) {
+        let undecided: usize = sites.iter().map(|on| on.counts.undecided).sum();
+        if undecided > 0 {
+            let plans: usize = sites.iter().map(|on| on.counts.tried).sum();
+            let [undecided, plans] = [undecided, plans].map(|count| thousands(count as u64));
+            let problem = format!("the search ended before it found a plan: {undecided} of {plans} are not decided");
+            return Err(PlanError::request(problem, "give it more time, or fewer plans: --vary, --set or --framework"));
+        }
         return Err(nearest::nothing(&request, &sites, (floors, told)));
     }
     Ok(Answer::of(request, sites, exhaustive))

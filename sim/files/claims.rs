@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use super::terminal::complain;
@@ -17,6 +18,8 @@ struct Open {
     /// The name that the user gave to that.
     path: PathBuf,
 }
+
+static HANDLER: Once = Once::new();
 
 /// Files that are being written.
 static OPEN: Mutex<Vec<Open>> = Mutex::new(vec![]);
@@ -40,7 +43,6 @@ pub(super) fn hold() -> Held {
 
 /// The list of files, of which none is this one. From here on interrupts are listened to.
 pub(super) fn free(place: &Path) -> io::Result<Held> {
-    static HANDLER: Once = Once::new();
     HANDLER.call_once(leave_files_whole_when_interrupted);
     let open = open();
     match open.iter().find(|other| other.place == place) {
@@ -79,6 +81,21 @@ impl Drop for Claim {
     }
 }
 
+/// Whether the first interrupt asks a command to end with what it has, and whether it came.
+static GENTLE: AtomicBool = AtomicBool::new(false);
+static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// From here on the first interrupt (Ctrl-C) only asks to end early; the second ends the program.
+pub fn end_early_when_interrupted() {
+    HANDLER.call_once(leave_files_whole_when_interrupted);
+    GENTLE.store(true, Ordering::Relaxed);
+}
+
+/// Whether an interrupt has asked to end early.
+pub fn is_asked_to_end() -> bool {
+    ASKED.load(Ordering::Relaxed)
+}
+
 /// Ends the program as an interrupt does, after it has removed what was half-written.
 #[cfg(unix)]
 fn leave_files_whole_when_interrupted() {
@@ -86,6 +103,9 @@ fn leave_files_whole_when_interrupted() {
     let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]) else { return };
     std::thread::spawn(move || {
         for signal in signals.forever() {
+            if signal == SIGINT && GENTLE.load(Ordering::Relaxed) && !ASKED.swap(true, Ordering::Relaxed) {
+                continue;
+            }
             // Held to the end: nothing is put in its place any more.
             let open = open();
             for file in open.iter() {

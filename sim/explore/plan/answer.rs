@@ -6,7 +6,7 @@ use super::request::Request;
 use super::search::{Counts, Found};
 use super::site::Site;
 use super::sure::{TIE, beats};
-use crate::units::Bytes;
+use crate::units::{Bytes, Time};
 
 /// A plan with its place in the ranking.
 #[derive(Clone, Debug)]
@@ -43,6 +43,8 @@ pub struct OnSite {
     pub refused: Vec<(String, usize)>,
     /// The least memory that a legal plan needs by its bound \[B\].
     pub least: Option<Bytes>,
+    /// The lowest bound of a step among plans that are not decided, zero if some have none yet; none where all are decided.
+    pub possible: Option<Time>,
 }
 
 /// The answer.
@@ -61,7 +63,7 @@ pub struct Answer {
 impl OnSite {
     /// What was found on a machine, ranked.
     pub fn of(request: &Request, site: &Site, found: Found) -> OnSite {
-        let Found { mut plans, counts, refused, least } = found;
+        let Found { mut plans, counts, refused, least, possible } = found;
         let others = plans.split_off(plans.len().min(request.top));
         let first = plans.first().map(|first| (first.step, first.candidate.runtime));
         let rank = |plan: Planned| {
@@ -70,7 +72,7 @@ impl OnSite {
             Ranked { broken: broken(request, &bill), bill, behind, plan }
         };
         let ranked = plans.into_iter().map(rank).collect();
-        OnSite { site: site.clone(), ranked, others, counts, refused, least }
+        OnSite { site: site.clone(), ranked, others, counts, refused, least, possible }
     }
 
     /// Every plan that was simulated and fits, the fastest first.
@@ -102,6 +104,11 @@ impl Answer {
             _ => ranked.plan.step.seconds(),
         };
         with.into_iter().min_by(|one, other| key(one.1).total_cmp(&key(other.1))).map(|(place, _)| place)
+    }
+
+    /// Whether the search was ended before it had decided every plan.
+    pub fn is_partial(&self) -> bool {
+        self.sites.iter().any(|on| on.counts.undecided > 0)
     }
 
     /// Whether every machine with a plan has a price.

@@ -24,7 +24,7 @@ pub fn report(answer: &Answer) -> Value {
 }
 
 fn machine(answer: &Answer, place: usize, on: &OnSite) -> Value {
-    json!({
+    let mut value = json!({
         "machine": on.site.machine.name,
         on.site.size.0: on.site.size.1,
         "chips": on.site.chips,
@@ -32,7 +32,11 @@ fn machine(answer: &Answer, place: usize, on: &OnSite) -> Value {
         "counts": on.counts,
         "refused": on.refused.iter().map(|(why, count)| json!({ "why": why, "plans": count })).collect::<Vec<_>>(),
         "plans": on.ranked.iter().enumerate().map(|(rank, ranked)| plan(answer, place, rank, ranked)).collect::<Vec<_>>(),
-    })
+    });
+    if let (Some(possible), Value::Object(fields)) = (on.possible, &mut value) {
+        fields.insert("least_undecided_step_time_s".to_owned(), json!(possible.seconds()));
+    }
+    value
 }
 
 fn plan(answer: &Answer, site: usize, rank: usize, ranked: &Ranked) -> Value {

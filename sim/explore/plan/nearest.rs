@@ -93,7 +93,7 @@ fn relaxed(request: &Request) -> Vec<(String, Request)> {
 fn answers(request: &Request, (floors, told): (&Floors, &Told<'_>)) -> bool {
     let mut one = request.clone();
     one.top = 1;
-    let fits = |site: &Site| !search(&one, site, floors, false, told).plans.is_empty();
+    let fits = |site: &Site| !search((&one, site), floors, false, told, &|| false).plans.is_empty();
     request.sites.iter().any(fits)
 }
 

@@ -7,6 +7,8 @@
 //!
 //! Which plans are simulated at once, and where, changes nothing: an answer counts and keeps those alone whose bound is no higher than
 //! the last plan that is ranked, and these are the same in every order.
+//!
+//! A search that is asked to end early answers with what it knows: what it has not decided, and the lowest bound among that.
 
 use std::collections::BTreeMap;
 
@@ -22,8 +24,12 @@ use crate::scenario::predict::{Floor, Floors, Settings, predict, predict_if_it_f
 use crate::scenario::{Scenario, ScenarioError, reason};
 use crate::units::{Bytes, Time};
 
-/// Plans that are simulated before the next bound is looked at.
+/// Plans that are simulated before the next bound is looked at, at least. The first ones are as many as there are threads, so that a first
+/// plan is there soon.
 const AT_ONCE: usize = 8;
+
+/// Plans spread over the space that are looked at before all others: the best of them is a first answer.
+const SAMPLE: usize = 64;
 
 /// The share of a device that a memory bound may take for a plan to be simulated whole at once. Of one that takes more, which is likely
 /// not to fit, memory is asked first.
@@ -46,6 +52,14 @@ pub struct Counts {
     pub do_not_fit: usize,
     /// Those that are legal and need no simulation: their bound of time is above the last plan that is ranked.
     pub too_slow: usize,
+    /// Those that a search which was ended early has not decided: legal plans that might be ranked, and plans that it has not looked at.
+    #[serde(skip_serializing_if = "is_none")]
+    pub undecided: usize,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_none(count: &usize) -> bool {
+    *count == 0
 }
 
 /// What was found for a machine.
@@ -59,6 +73,8 @@ pub struct Found {
     pub refused: Vec<(String, usize)>,
     /// The least memory that a legal plan needs by its bound \[B\].
     pub least: Option<Bytes>,
+    /// The lowest bound of a step among plans that are not decided, zero if some have none yet; none where all are decided.
+    pub possible: Option<Time>,
 }
 
 /// How far a search has come.
@@ -70,15 +86,33 @@ pub enum Progress {
     Looked,
     /// One was simulated.
     Simulated,
+    /// What is known of a machine's legal plans after some simulations.
+    Decided {
+        /// Plans that are simulated, cannot fit or cannot be ranked.
+        decided: usize,
+        /// Legal plans.
+        legal: usize,
+        /// The fastest step so far.
+        best: Option<Time>,
+        /// The lowest bound of a step among plans that are not simulated.
+        possible: Option<Time>,
+    },
 }
 
 /// What hears of a search's progress, from any thread.
 pub type Told<'t> = dyn Fn(Progress) + Sync + 't;
 
+/// Whether a search is to end with what it knows; asked from any thread.
+pub type Stop<'t> = dyn Fn() -> bool + Sync + 't;
+
 /// What a simulation says: the figures of a plan that fits, none of one that does not, or why it cannot be simulated.
 pub type Simulated = Result<Option<Figures>, String>;
 
+/// What a look at a plan says: its bounds, or why it is refused.
+type Looked = Result<Legal, String>;
+
 /// A legal plan with its bounds.
+#[derive(Clone)]
 struct Legal {
     candidate: Candidate,
     floor: Floor,
@@ -91,6 +125,8 @@ pub struct Search {
     counts: Counts,
     refused: Refused,
     least: Option<Bytes>,
+    /// Plans that were not looked at before the search was ended.
+    unseen: usize,
     /// Plans that may fit, the lowest bound of time first.
     legal: Vec<Legal>,
     /// How many of them were handed out.
@@ -104,35 +140,49 @@ pub struct Search {
 impl Search {
     /// Looks at all plans of a machine; if `exhaustive`, all legal ones are to be simulated.
     pub fn new(request: &Request, site: &Site, floors: &Floors, exhaustive: bool, told: &Told<'_>) -> Search {
-        let candidates = candidates(request, site);
+        let floors = (floors, asked(request, site, exhaustive));
+        Search::until((request, site), floors, (candidates(request, site), &BTreeMap::new()), (told, &|| false))
+    }
+
+    /// The same until it is to end; some were looked at before.
+    fn until(
+        (request, site): (&Request, &Site),
+        (floors, asked): (&Floors, Bytes),
+        (candidates, seen): (Vec<Candidate>, &BTreeMap<usize, Looked>),
+        (told, stop): (&Told<'_>, &Stop<'_>),
+    ) -> Search {
+        let exhaustive = asked == EVERYTHING;
         told(Progress::Plans(candidates.len()));
         let mut counts = Counts { tried: candidates.len(), ..Counts::default() };
-        let looked: Vec<Result<Legal, String>> = candidates
+        let looked: Vec<Option<Looked>> = candidates
             .into_par_iter()
             .map(|candidate| {
-                let looked = look(request, site, floors, candidate);
+                let looked = match seen.get(&candidate.place) {
+                    Some(looked) => Some(looked.clone()),
+                    None => (!stop()).then(|| look((request, site), (floors, asked), candidate)),
+                };
                 told(Progress::Looked);
                 looked
             })
             .collect();
-        let (mut legal, mut refused) = (vec![], Refused::default());
+        let (mut legal, mut refused, mut unseen) = (vec![], Refused::default(), 0);
         for outcome in looked {
             match outcome {
-                Ok(plan) => legal.push(plan),
-                Err(why) => refused.add(why),
+                Some(Ok(plan)) => legal.push(plan),
+                Some(Err(why)) => refused.add(why),
+                None => unseen += 1,
             }
         }
         counts.legal = legal.len();
         let least = legal.iter().map(|plan| plan.floor.memory).min();
-        let room = site.machine.chip.memory.saturating_sub(request.limits.headroom);
         if !exhaustive {
-            legal.retain(|plan| !plan.floor.exceeds(room));
+            legal.retain(|plan| !plan.floor.exceeds(asked));
             counts.too_large = counts.legal - legal.len();
         }
         // The sort is stable: plans of one bound stay in the order of the space.
         legal.sort_by_key(|plan| plan.floor.step);
         let (top, heard, steps) = (request.top, BTreeMap::new(), vec![]);
-        Search { top, exhaustive, counts, refused, least, legal, handed: 0, heard, steps }
+        Search { top, exhaustive, counts, refused, least, unseen, legal, handed: 0, heard, steps }
     }
 
     /// The step of the last plan that is ranked so far; none while there are fewer. A plan whose bound is above it need not be simulated.
@@ -160,11 +210,25 @@ impl Search {
         self.heard.insert(place, said);
     }
 
+    /// What is known so far.
+    fn progress(&self) -> Progress {
+        let worth = |worst: Time| self.legal.partition_point(|plan| plan.floor.step <= worst);
+        let open = self.worst().map_or(self.legal.len(), worth).saturating_sub(self.handed);
+        Progress::Decided {
+            decided: self.counts.legal - open,
+            legal: self.counts.legal,
+            best: self.steps.first().copied(),
+            possible: self.legal.get(self.handed).map(|plan| plan.floor.step),
+        }
+    }
+
     /// What was found.
     pub fn found(self) -> Found {
         let worst = self.worst();
-        let Search { mut counts, mut refused, least, legal, mut heard, .. } = self;
+        let Search { mut counts, mut refused, least, unseen, legal, mut heard, .. } = self;
         let mut plans = vec![];
+        counts.undecided = unseen;
+        let mut possible = (unseen > 0).then_some(Time::ZERO);
         for Legal { candidate, floor } in legal {
             if worst.is_some_and(|worst| floor.step > worst) {
                 counts.too_slow += 1;
@@ -181,33 +245,76 @@ impl Search {
                     counts.legal -= 1;
                     refused.add(why);
                 }
-                None => counts.too_slow += 1,
+                None => {
+                    counts.undecided += 1;
+                    possible = Some(possible.map_or(floor.step, |least| least.min(floor.step)));
+                }
             }
         }
-        counts.refused = counts.tried - counts.legal;
+        counts.refused = counts.tried - counts.legal - unseen;
         plans.sort_by_key(|plan| (plan.step, plan.candidate.place));
-        Found { plans, counts, refused: refused.most_frequent_first(), least }
+        Found { plans, counts, refused: refused.most_frequent_first(), least, possible }
     }
 }
 
-/// Searches the plans of a machine; if `exhaustive`, all legal ones are simulated.
-pub(super) fn search(request: &Request, site: &Site, floors: &Floors, exhaustive: bool, told: &Told<'_>) -> Found {
-    let mut search = Search::new(request, site, floors, exhaustive, told);
+/// Searches the plans of a machine until it is to end; if `exhaustive`, all legal ones are simulated.
+pub(super) fn search(
+    (request, site): (&Request, &Site),
+    floors: &Floors,
+    exhaustive: bool,
+    told: &Told<'_>,
+    stop: &Stop<'_>,
+) -> Found {
+    let (asked, all) = (asked(request, site, exhaustive), candidates(request, site));
+    let simulated = |plan: &Legal| {
+        let floor = Some(plan.floor).filter(|_| !exhaustive);
+        let said = (!stop()).then(|| judge(request, site, &plan.candidate, floor));
+        told(Progress::Simulated);
+        Some((plan.candidate.place, said?))
+    };
+    let sample = if exhaustive { BTreeMap::new() } else { sample((request, site), (floors, asked), &all, stop) };
+    let first = sample.values().flatten().filter(|plan| !plan.floor.exceeds(asked)).min_by_key(|plan| plan.floor.step);
+    let first = first.and_then(simulated);
+    let mut search = Search::until((request, site), (floors, asked), (all, &sample), (told, stop));
+    if let Some((place, said)) = first {
+        search.hear(place, said);
+    }
+    let threads = rayon::current_num_threads();
+    let mut at_once = threads;
     loop {
         let from = search.handed;
-        let places = search.next(AT_ONCE);
-        if places.is_empty() {
+        if stop() || search.next(at_once).is_empty() {
             return search.found();
         }
-        let said: Vec<Simulated> = search.legal[from..search.handed]
-            .par_iter()
-            .map(|plan| {
-                let said = judge(request, site, &plan.candidate, Some(plan.floor).filter(|_| !exhaustive));
-                told(Progress::Simulated);
-                said
-            })
-            .collect();
-        places.into_iter().zip(said).for_each(|((place, _), said)| search.hear(place, said));
+        let open = search.legal[from..search.handed].par_iter();
+        let open = open.filter(|plan| !search.heard.contains_key(&plan.candidate.place));
+        let said: Vec<(usize, Simulated)> = open.filter_map(simulated).collect();
+        said.into_iter().for_each(|(place, said)| search.hear(place, said));
+        told(search.progress());
+        at_once = AT_ONCE.max(threads);
+    }
+}
+
+/// Some plans from all of the space, looked at.
+fn sample(
+    (request, site): (&Request, &Site),
+    floors: (&Floors, Bytes),
+    all: &[Candidate],
+    stop: &Stop<'_>,
+) -> BTreeMap<usize, Looked> {
+    let each = all.len().div_ceil(SAMPLE).max(1);
+    let some = all.par_iter().step_by(each).filter(|_| !stop());
+    some.map(|plan| (plan.place, look((request, site), floors, plan.clone()))).collect()
+}
+
+/// A device of any memory: all legal plans are asked for.
+const EVERYTHING: Bytes = Bytes(u64::MAX);
+
+/// The memory that plans are asked to keep to.
+fn asked(request: &Request, site: &Site, exhaustive: bool) -> Bytes {
+    match exhaustive {
+        true => EVERYTHING,
+        false => site.machine.chip.memory.saturating_sub(request.limits.headroom),
     }
 }
 
@@ -237,12 +344,12 @@ pub(super) fn candidates(request: &Request, site: &Site) -> Vec<Candidate> {
 }
 
 /// Reads a plan, and bounds it.
-fn look(request: &Request, site: &Site, floors: &Floors, candidate: Candidate) -> Result<Legal, String> {
+fn look((request, site): (&Request, &Site), (floors, room): (&Floors, Bytes), candidate: Candidate) -> Looked {
     let scenario = candidate.scenario(request, site).map_err(|error| reason(&error))?;
     if let Some(refusal) = scenario.job.refuses() {
         return Err(refusal.problem.into_owned());
     }
-    Ok(Legal { floor: floors.of(&scenario), candidate })
+    Ok(Legal { floor: floors.within(&scenario, room), candidate })
 }
 
 /// Reads the plan, and simulates it.

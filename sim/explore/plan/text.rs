@@ -63,6 +63,7 @@ pub(super) fn verdict(answer: &Answer) -> String {
         (_, true) => "Cheapest for a token",
         (_, false) => "Fastest",
     };
+    let by = if answer.is_partial() { format!("{by} so far") } else { by.to_owned() };
     format!("{by}: {framework} on {}, {}", on.site.title(), layout(&first.plan, &alike(on, framework)))
 }
 
@@ -257,7 +258,23 @@ fn counted(answer: &Answer, on: &OnSite) -> String {
     if counts.too_slow > 0 {
         let _ = write!(text, "; {} cannot beat rank {last}, by a lower bound of their step", n(counts.too_slow));
     }
-    text + "."
+    text + "." + &undecided(on)
+}
+
+/// What a search that was ended early leaves open.
+fn undecided(on: &OnSite) -> String {
+    let (count, Some(possible)) = (thousands(on.counts.undecided as u64), on.possible) else { return String::new() };
+    let best = on.ranked.first().map(|first| first.plan.step);
+    let open = match best {
+        _ if possible == Time::ZERO => "some of them have no bound yet".to_owned(),
+        Some(best) if possible < best => {
+            let share = percent(1.0 - possible.seconds() / best.seconds());
+            format!("none of them takes less than {}, {share} less than the first", seconds(possible))
+        }
+        Some(_) => format!("none of them beats the first: they take {} or more", seconds(possible)),
+        None => format!("none of them takes less than {}", seconds(possible)),
+    };
+    format!(" The search was ended early: {count} plans are not decided, and {open}.")
 }
 
 /// What the second pays for.

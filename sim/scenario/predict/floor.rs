@@ -22,18 +22,23 @@ pub use known::Floors;
 
 use crate::runtime::Parts;
 use crate::scenario::Scenario;
-use crate::units::Time;
+use crate::units::{Bytes, Time};
 
 impl Floors {
     /// What a scenario's plan needs at least.
     pub fn of(&self, scenario: &Scenario) -> Floor {
+        self.within(scenario, Bytes(u64::MAX))
+    }
+
+    /// The same, where a step is asked for only if memory does not exceed the room: else it is zero.
+    pub fn within(&self, scenario: &Scenario, room: Bytes) -> Floor {
         if scenario.job.refuses().is_some() {
             return Floor::default();
         }
         let floor = match scenario.job.parts() {
-            Parts::Split(split) => stages::floor(self, scenario, split),
+            Parts::Split(split) => stages::floor(self, scenario, split, room),
             Parts::Whole(job) if job.pipeline.is_some() => Floor::default(),
-            Parts::Whole(_) | Parts::Compiled(_) => whole::floor(self, scenario),
+            Parts::Whole(_) | Parts::Compiled(_) => whole::floor(self, scenario, room),
         };
         // Ranks at a pace of their own may be faster than the profile, which times are bounded by.
         if scenario.ranks.is_some() { Floor { step: Time::ZERO, ..floor } } else { floor }

@@ -16,7 +16,7 @@ use crate::model::layer::Layers;
 use crate::runtime::Plan;
 use crate::runtime::megatron::{CudaGraphs, Recompute, Split};
 use crate::scenario::Scenario;
-use crate::schedule::{self, Costs, order};
+use crate::schedule::{self, Costs, Schedule, order};
 use crate::units::{Bytes, Time};
 
 /// Layers of the stages of a short pipeline.
@@ -87,23 +87,39 @@ struct Parts {
 }
 
 /// What a plan needs at least.
-pub(super) fn floor(floors: &Floors, scenario: &Scenario, split: &Split) -> Floor {
+pub(super) fn floor(floors: &Floors, scenario: &Scenario, split: &Split, room: Bytes) -> Floor {
     let graphs = scenario.job.megatron().is_some_and(|plan| plan.graphs != CudaGraphs::None);
     if graphs || split.vocabulary_split().is_some() {
         return Floor::default();
     }
     let setting = floors.setting(scenario);
-    bound(&setting, scenario, split).unwrap_or_default()
+    let bound = || {
+        let memory = memory(split, &stages(&setting, scenario, split, false)?)?;
+        match memory > room {
+            true => Some(Floor { memory, step: Time::ZERO }),
+            false => Some(Floor { memory, step: step(split, &stages(&setting, scenario, split, true)?)? }),
+        }
+    };
+    bound().unwrap_or_default()
 }
 
-fn bound(setting: &Arc<Setting>, scenario: &Scenario, split: &Split) -> Option<Floor> {
+/// What the stages of a pipeline take and keep.
+struct Stages {
+    all: Vec<Part>,
+    /// What a stage has beside its layers.
+    every: Part,
+    outside: Bytes,
+}
+
+/// The stages of a plan; unless `timed` without what they take.
+fn stages(setting: &Arc<Setting>, scenario: &Scenario, split: &Split, timed: bool) -> Option<Stages> {
     // Of recomputed blocks only the first ones of each stage are.
     let (again, plain) = match split.block.recompute {
         Recompute::Block { layers } => (layers, Some(Recompute::None)),
         _ => (u64::MAX, None),
     };
     let kinds = split.model.layers.kinds().len();
-    let read = |kind: usize, recompute: Option<Recompute>| parts(setting, scenario, kind, recompute);
+    let read = |kind: usize, recompute: Option<Recompute>| parts(setting, scenario, (kind, recompute), timed);
     let layers: Vec<Parts> = (0..kinds).map(|kind| read(kind, None)).collect::<Option<_>>()?;
     let plain: Vec<Parts> = match plain {
         Some(_) => (0..kinds).map(|kind| read(kind, plain)).collect::<Option<_>>()?,
@@ -131,50 +147,74 @@ fn bound(setting: &Arc<Setting>, scenario: &Scenario, split: &Split) -> Option<F
         let kept = if stages == 1 { blocks.kept + rest.kept } else { blocks.kept };
         Part { kept, ..blocks.with(rest) }
     };
-    let all: Vec<Part> = split.pipeline.layers.iter().enumerate().map(&mut stage).collect();
+    let all = split.pipeline.layers.iter().enumerate().map(&mut stage).collect();
+    Some(Stages { all, every: ends.every, outside: ends.outside })
+}
+
+/// Few of the plan's micro-batches, and its schedule of them: once a pipeline is full, each further one takes the longest stage's rank as
+/// long again.
+fn few(split: &Split) -> Option<(u32, Schedule)> {
     let round = split.mesh.pp.max(2);
-    // Once a pipeline is full, each further micro-batch takes the longest stage's rank as long again.
     let few = split.micro_batches.min((6 * round).max(12).next_multiple_of(round));
     let shape = schedule::Shape { microbatches: few, ..split.shape() };
-    let schedule = split.pipeline.schedule.build(shape).ok()?;
+    Some((few, split.pipeline.schedule.build(shape).ok()?))
+}
+
+/// The stages of each rank.
+fn of_ranks(schedule: &Schedule) -> impl Iterator<Item = Vec<usize>> + '_ {
+    (0..schedule.ranks()).map(|rank| {
+        let mut stages: Vec<usize> = schedule.lists.rank(rank).iter().map(|action| action.stage as usize).collect();
+        stages.sort_unstable();
+        stages.dedup();
+        stages
+    })
+}
+
+/// What the fullest rank holds.
+fn memory(split: &Split, stages: &Stages) -> Option<Bytes> {
+    let Stages { all, every, outside } = stages;
+    let (_, schedule) = few(split)?;
+    let kept: Vec<[u64; 2]> = all.iter().map(|part| [part.kept, 0]).collect();
+    let most = schedule::peak_memory(&schedule, &kept);
+    let held = of_ranks(&schedule).zip(most).map(|(stages, kept)| {
+        let states: u64 = stages.iter().map(|&stage| all[stage].states.saturating_sub(every.states)).sum();
+        every.states + states + kept
+    });
+    Some(Bytes(held.max()?) + *outside)
+}
+
+/// What a step takes.
+fn step(split: &Split, Stages { all, .. }: &Stages) -> Option<Time> {
+    let (few, schedule) = few(split)?;
+    let each = |stages: Vec<usize>| stages.iter().map(|&stage| all[stage].forward + all[stage].backward).sum::<u64>();
+    let slowest = of_ranks(&schedule).map(each).max()?;
+    if split.combines() {
+        // Forward of one micro-batch runs beside backward of another: what its kernels take in all is known, and no order.
+        return Some(Time(u64::from(split.micro_batches) * slowest));
+    }
+    if split.pipeline.schedule.is_of(&order::SEARCHED) {
+        return Some(Time::ZERO);
+    }
     let times = |of: fn(&Part) -> u64| all.iter().map(|part| Time(of(part))).collect::<Vec<_>>();
     let costs = Costs {
         forward: times(|part| part.forward),
         backward: times(|part| part.backward),
         input: times(|part| part.backward - part.weights),
         weight: times(|part| part.weights),
-        hop: vec![Time::ZERO; stages],
+        hop: vec![Time::ZERO; all.len()],
     };
     let timeline = schedule::replay(&schedule, &costs).ok()?;
-    let of_rank = |rank: usize| schedule.lists.rank(rank).iter();
-    let mut each = vec![0_u64; schedule.ranks()];
-    let mut mine = vec![vec![]; schedule.ranks()];
-    for (rank, stages) in mine.iter_mut().enumerate() {
-        *stages = of_rank(rank).map(|action| action.stage as usize).collect::<Vec<_>>();
-        stages.sort_unstable();
-        stages.dedup();
-        each[rank] = stages.iter().map(|&stage| all[stage].forward + all[stage].backward).sum();
-    }
-    let slowest = *each.iter().max()?;
-    let step = if split.combines() {
-        // Forward of one micro-batch runs beside backward of another: what its kernels take in all is known, and no order.
-        Time(u64::from(split.micro_batches) * slowest)
-    } else if split.pipeline.schedule.is_of(&order::SEARCHED) {
-        Time::ZERO
-    } else {
-        timeline.makespan() + Time(u64::from(split.micro_batches - few) * slowest)
-    };
-    let kept: Vec<[u64; 2]> = all.iter().map(|part| [part.kept, 0]).collect();
-    let most = schedule::peak_memory(&schedule, &kept);
-    let held = mine.iter().zip(most).map(|(stages, kept)| {
-        let states: u64 = stages.iter().map(|&stage| all[stage].states.saturating_sub(ends.every.states)).sum();
-        ends.every.states + states + kept
-    });
-    Some(Floor { memory: Bytes(held.max()?) + ends.outside, step })
+    Some(timeline.makespan() + Time(u64::from(split.micro_batches - few) * slowest))
 }
 
-/// What layers of a kind and the ends of the pipeline take; none where there are no short programs of them.
-fn parts(setting: &Arc<Setting>, scenario: &Scenario, kind: usize, recompute: Option<Recompute>) -> Option<Parts> {
+/// What layers of a kind and the ends of the pipeline take; none where there are no short programs of them. Unless `timed` no program of
+/// two micro-batches is written, and no part has a time.
+fn parts(
+    setting: &Arc<Setting>,
+    scenario: &Scenario,
+    (kind, recompute): (usize, Option<Recompute>),
+    timed: bool,
+) -> Option<Parts> {
     let plan = &scenario.job;
     let read = |layers: &[u64], micro_batches: u32| {
         let (short, fold) = short(plan, (kind, recompute), layers, micro_batches)?;
@@ -182,7 +222,8 @@ fn parts(setting: &Arc<Setting>, scenario: &Scenario, kind: usize, recompute: Op
     };
     let chained = !plan.split()?.combines();
     let parts = |layers: &[u64]| -> Option<(Vec<Part>, Bytes)> {
-        let ((one, fold), (two, _)) = (read(layers, 1)?, read(layers, 2)?);
+        let (one, fold) = read(layers, 1)?;
+        let two = if timed { read(layers, 2)?.0 } else { Arc::clone(&one) };
         let parts = one.iter().zip(two.iter()).map(|(one, two)| Part::of(one, two, fold, chained)).collect();
         Some((parts, one.iter().map(|stage| stage.outside).min()?))
     };

@@ -49,15 +49,20 @@ impl Taken {
 }
 
 /// What a plan of ranks that run the whole model needs at least.
-pub(super) fn floor(floors: &Floors, scenario: &Scenario) -> Floor {
+pub(super) fn floor(floors: &Floors, scenario: &Scenario, room: Bytes) -> Floor {
     let setting = floors.setting(scenario);
-    bound(&setting, scenario).unwrap_or_default()
+    bound(&setting, scenario, room).unwrap_or_default()
 }
 
-fn bound(setting: &Setting, scenario: &Scenario) -> Option<Floor> {
+fn bound(setting: &Setting, scenario: &Scenario, room: Bytes) -> Option<Floor> {
     let job = &scenario.job;
     let all = job.micro_batches();
     let one = whole(setting, scenario, 1)?;
+    // More micro-batches hold no less than one.
+    let memory = Bytes(one.0.peak) + one.1;
+    if memory > room {
+        return Some(Floor { memory, step: Time::ZERO });
+    }
     let taken = match all {
         1 => one.0,
         2 => whole(setting, scenario, 2)?.0,
@@ -68,8 +73,6 @@ fn bound(setting: &Setting, scenario: &Scenario) -> Option<Floor> {
             one.0.further(two, u64::from(all) - 1).least(two.further(three, u64::from(all) - 2))
         }
     };
-    // More micro-batches hold no less than one.
-    let memory = Bytes(one.0.peak) + one.1;
     Some(Floor { memory, step: Time(taken.end.max(taken.busiest)) })
 }
 
