@@ -1,7 +1,7 @@
 //! Lower bounds are promises: no plan takes less memory or less time than its bound says.
 
 use rayon::prelude::*;
-use windtunnel::explore::plan::{Request, drafts};
+use windtunnel::explore::plan::{Request, drafts, plan};
 use windtunnel::scenario::predict::{Floors, Settings, predict};
 use windtunnel::scenario::{Draft, Scenario};
 
@@ -86,6 +86,21 @@ fn no_plan_takes_less_than_its_bound() {
         // A bound that says nothing would be kept, too.
         assert!(memory > 0.4 && step > 0.4, "{name:?}: memory {memory:.3}, step {step:.3}");
     }
+}
+
+/// A search over experts is as short as its bounds are good: of thousands of plans a few dozen are simulated.
+#[test]
+fn of_deepseek_v3_on_512_gpus_a_few_dozen_plans_are_simulated() {
+    let text = "model = \"deepseek-v3\"\nsequence = 4096\nglobal_batch = 4096\nframeworks = [\"megatron\"]\n\
+        [[machine]]\nname = \"h100-sxm-80gb\"\nsize = 64\n[vary]\n\"mesh.tp\" = [1, 2, 4]\n\"mesh.ep\" = [8, 16]\n\
+        \"mesh.pp\" = [8, 16]\n\"pipeline.virtual_stages\" = [1]\n\"mesh.cp\" = [1]\n\"batch.micro\" = [1, 2]";
+    let request = Request::parse("request.toml", text).unwrap_or_else(|error| panic!("{error}"));
+    let answer = plan(request, false, &|_| ()).unwrap_or_else(|error| panic!("{error}"));
+    let on = &answer.sites[0];
+    println!("{:?}", on.counts);
+    assert!(on.ranked.len() == 10 && on.counts.simulated <= 30 && on.counts.too_slow > 0, "{:?}", on.counts);
+    let best = &on.ranked[0].plan;
+    assert!(best.floor.step.seconds() > 0.85 * best.step.seconds(), "{} of {}", best.floor.step, best.step);
 }
 
 /// What is measured is bounded as well: each shipped scenario is no smaller and no faster than its bounds.

@@ -92,18 +92,19 @@ fn possible(chip: &Chip, size: f64, (m, n, k): Shape, seconds: f64) -> Result<()
     let [rows, columns, depth] = [m, n, k].map(|v| v as f64);
     let flops = 2.0 * rows * columns * depth;
     let (micros, rate) = (seconds * 1e6, FlopRate(flops / seconds));
-    let shown = format!("{m} x {n} x {k} in {} us", sound::figure(micros));
+    let shown = || format!("{m} x {n} x {k} in {} us", sound::figure(micros));
     if !(seconds > 0.0 && seconds.is_finite()) {
-        return Err(format!("{shown}: expected a time above zero"));
+        return Err(format!("{}: expected a time above zero", shown()));
     }
     if rate.0 > PEAK_READ * chip.peak.0 {
         let peak = chip.peak;
         return Err(format!(
-            "{shown} is {rate}, above the chip's peak of {peak}: remove the point, or correct the peak"
+            "{} is {rate}, above the chip's peak of {peak}: remove the point, or correct the peak",
+            shown()
         ));
     }
     let bytes = size * (rows * depth + depth * columns) + 2.0 * rows * columns;
-    sound::not_stuck(seconds, (flops / chip.peak.0).max(bytes / chip.bandwidth.0)).map_err(|why| shown + &why)
+    sound::not_stuck(seconds, (flops / chip.peak.0).max(bytes / chip.bandwidth.0)).map_err(|why| shown() + &why)
 }
 
 impl Matmul {

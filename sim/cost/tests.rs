@@ -14,6 +14,15 @@ fn every_profile() -> Vec<Profile> {
     Profile::names().into_iter().map(profile).collect()
 }
 
+#[test]
+fn a_shipped_profile_passes_the_checks_of_a_users_own() {
+    for name in Profile::names() {
+        let (path, text) = Profile::text(name).expect("shipped");
+        let read = Profile::parse(&path, &text);
+        assert!(read.is_ok(), "{name}: {:?}", read.err());
+    }
+}
+
 fn matmul(m: u64, n: u64, k: u64, dtype: DType) -> Work {
     Work::Matmul { m, n, k, dtype, layout: MatmulLayout::Forward }
 }

@@ -4,6 +4,8 @@
 //! A number is one that somebody has edited if it is not the shipped machine's of the same profile. What it changes is asked of
 //! the prediction itself, made again on a machine that has the shipped number.
 
+use std::cell::LazyCell;
+
 use super::{Prediction, Settings, predict};
 use crate::hardware::{Fact, Topology};
 use crate::scenario::reader::Idle;
@@ -50,11 +52,11 @@ pub(super) fn unread(scenario: &Scenario, answer: &Prediction, settings: Setting
         known.clone().any(|known| known.name == fact.name && known.value == fact.value)
     };
     let changed = topology.facts.iter().filter(|fact| !as_shipped(fact) && fact.name != ALWAYS_READ);
-    let known = predicted(answer);
+    let known = LazyCell::new(|| predicted(answer));
     let again = Settings { remedies: false, record: false, ..settings };
     let same = |text: &String| {
         let other = scenario.draft.tried(Some(text)).and_then(|scenario| predict(&scenario, again));
-        other.is_ok_and(|other| predicted(&other) == known)
+        other.is_ok_and(|other| predicted(&other) == *known)
     };
     let mut text = topology.text.clone();
     let mut unread = vec![];
