@@ -4,6 +4,7 @@ use windtunnel::scenario::Scenario;
 use windtunnel::scenario::advice::Unstated;
 use windtunnel::scenario::predict::{Prediction, Settings, predict};
 
+use crate::command::Folder;
 use crate::make::replaced;
 
 const SAMPLE: &str = include_str!("../scenarios/llama3.1-8b-fsdp2-8xh100.toml");
@@ -28,6 +29,27 @@ fn a_lower_limit_slows_a_step_by_no_more_than_the_square_law_of_its_dynamic_powe
     assert!((1.05..square).contains(&slower), "{slower}");
     let width = |answer: &Prediction| answer.interval.1.seconds() / answer.interval.0.seconds();
     assert!(width(&limited) >= width(&own), "the law is less sure than the measurement");
+}
+
+/// The same where the topology's file says what its boards draw.
+fn on_boards_of(power: &str) -> Result<Scenario, String> {
+    let folder = Folder::new(&format!("power-{}", power.replace(' ', "")));
+    let shipped = include_str!("../topologies/h100-sxm-80gb.toml");
+    folder.write("own.toml", &replaced(shipped, &[("\"700 W\"", &format!("{power:?}"))]));
+    folder.write("plan.toml", &replaced(SAMPLE, &[("\"h100-sxm-80gb\"", "\"own.toml\"")]));
+    Scenario::load(folder.path.join("plan.toml")).map_err(|error| error.to_string())
+}
+
+#[test]
+fn boards_of_a_users_own_that_draw_less_are_as_slow_as_limited_ones() {
+    let own = on_boards_of("500 W").expect("a plan that can be read");
+    let answer = predict(&own, Settings::default()).expect("a plan that runs");
+    let (_, limited) = with("power_limit = \"500 W\"");
+    assert_eq!(answer.step, limited.step);
+    assert!(!answer.unread.iter().any(|idle| idle.key == "chip.power"));
+    // Of a board that draws less than any takes as a limit nothing is known.
+    let said = on_boards_of("100 W").expect_err("no such board");
+    assert!(said.contains("draws 100 W at most") && said.contains("measured under 700 W"), "{said}");
 }
 
 #[test]

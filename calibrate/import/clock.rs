@@ -15,8 +15,7 @@
 //! H200 has training steps of its own, in which matmuls are as fast as in bursts although the board is at its limit: between them
 //! run kernels that draw less. Its loops stay H100's, of which no such steps were measured.
 //!
-//! A lower power limit scales factors by `((limit − idle)/(full − idle))^(1/2.5)`: dynamic power goes as f·V² and V nearly
-//! follows f, between a square and a cube; idle and memory draw 120 W (assumed).
+//! A lower power limit scales factors by [`under`].
 
 use std::collections::BTreeMap;
 
@@ -185,7 +184,7 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
     // Kernels differ more between the fp8 collectors than clocks do: one factor, the median.
     let fp8_factor = fit::median(&fp8.iter().map(|p| p.1).collect::<Vec<_>>()).min(1.0);
     let full = CHIPS.iter().find(|spec| spec.matmul == chip.matmul && !spec.derived).unwrap_or(chip).power;
-    let scale = under(Power(chip.power), Power(full), 2.5);
+    let scale = under(Power(chip.power), Power(full));
     let (basis, p90) = match (chip.derived, chip.sustained) {
         (true, _) => ("extrapolated", 0.2),
         // Within a board 0.1; the one other board that is known is a quarter slower.

@@ -98,7 +98,8 @@ impl Search {
         py.detach(|| {
             let ranked = |(site, search): (_, plan::Search)| OnSite::of(request, site, search.found());
             let on = request.sites.iter().zip(found).map(ranked).collect();
-            let work = |told: &plan::Told<'_>| plan::answer(request.clone(), on, *exhaustive, floors, told);
+            let work =
+                |told: &plan::Told<'_>| plan::answer(request.clone(), on, *exhaustive, floors, (told, &|| false));
             let answer = watch::search(&*pool::shared()?, work, |news| heard.tell(news))?;
             answer.map(|answer| written(&answer)).map_err(|error| unplanned(&error))
         })

@@ -7,7 +7,8 @@
 //! clocks      power for each processor over that on the profile's chip, to the power of 1/2.5, at most 1
 //! ```
 //!
-//! The same chip on a board that may draw less has its clocks under that limit ([`super::clock::under`]). The exponent is that law's. Collectives, the host and the memory that no tensor owns stay.
+//! The exponent is that of [`super::clock`]. Collectives, the host and the memory that no tensor owns stay. The same chip on a board that
+//! may draw less has its clocks under that limit ([`clock::under`]).
 //!
 //! How wrong that is was measured where two chips of one kind have profiles of their own: H100 carried over to H200's bandwidth, and
 //! back (`carried/tests.rs`). Chips that also differ in their processors are further apart: their intervals are twice as wide.
@@ -26,9 +27,6 @@ pub const FARTHEST: f64 = 2.05;
 /// What carrying over adds to the 90th percentile of an error: the error of memory-bound kernels and matmuls of H100 and H200,
 /// carried over to each other, at its 90th percentile.
 const BANDWIDTH_ONLY: f64 = 0.09;
-
-/// Power goes as clocks to this.
-const CLOCK_LAW: f64 = 2.5;
 
 impl Evidence {
     /// The same of a chip that nobody measured.
@@ -71,20 +69,18 @@ impl Profile {
         self.memory.carried_over(bandwidth, error);
         if let (Some(own), Some(limit)) = (chip.power, self.machine.power_limit) {
             let each = (own.0 / processors) / (limit.0 / measured.processors);
-            self.clock.slower(libm::pow(each, 1.0 / CLOCK_LAW).min(1.0));
+            self.clock.slower(libm::pow(each, 1.0 / clock::LAW).min(1.0));
         }
         self.clock.evidence.carried_over(error);
         self.machine.l2 = Some(chip.l2);
         self
     }
 
-    /// The profile of boards that may draw `limit` where they could draw `own`. The error is how far a square and a cube law lie from
-    /// each other.
+    /// The profile of boards that may draw `limit` where they could draw `own`.
     #[doc(hidden)]
     pub fn limited(mut self, limit: Power, own: Power) -> Profile {
-        let [slow, between, fast] = [2.0, CLOCK_LAW, 3.0].map(|law| clock::under(limit, own, law));
-        self.clock.slower(between);
-        self.clock.evidence.carried_over((fast - slow) / between);
+        self.clock.slower(clock::under(limit, own));
+        self.clock.evidence.carried_over(clock::doubt(limit, own));
         self
     }
 

@@ -18,8 +18,23 @@ use crate::units::{Power, Time};
 /// What a board draws beside its processors' clocks, idle and for its memory, as a share of its limit: 120 W of 700 (assumed).
 const IDLE: f64 = 120.0 / 700.0;
 
-/// Clocks of a board under a power limit over those under its own; `law` is 2.5, or the square or the cube that it lies between.
-pub fn under(limit: Power, own: Power, law: f64) -> f64 {
+/// Dynamic power goes as clocks to this, between a square and a cube.
+pub(super) const LAW: f64 = 2.5;
+
+/// The least of its own power that a board takes as a limit: 200 of 700 W (`AllowableMin`, docs.nvidia.com/dgx, Managing Power Capping).
+pub const LEAST_LIMIT: f64 = 200.0 / 700.0;
+
+/// Clocks of a board under a power limit over those under its own; the limit is [`LEAST_LIMIT`] of that or more.
+pub fn under(limit: Power, own: Power) -> f64 {
+    by(limit, own, LAW)
+}
+
+/// By how much that is off, relative: how far a square and a cube law lie from each other.
+pub(super) fn doubt(limit: Power, own: Power) -> f64 {
+    (by(limit, own, 3.0) - by(limit, own, 2.0)) / under(limit, own)
+}
+
+fn by(limit: Power, own: Power, law: f64) -> f64 {
     let dynamic = (limit.0 / own.0 - IDLE) / (1.0 - IDLE);
     libm::pow(dynamic, 1.0 / law)
 }

@@ -60,7 +60,7 @@ pub fn plan_until(request: Request, exhaustive: bool, told: &Told<'_>, stop: &St
         let found = search::search((&request, site), &floors, exhaustive, told, stop);
         sites.push(OnSite::of(&request, site, found));
     }
-    answer(request, sites, exhaustive, &floors, told)
+    answer(request, sites, exhaustive, &floors, (told, stop))
 }
 
 /// The answer of what was found on each machine. If nothing was, requests near this one are searched for the error's text.
@@ -69,7 +69,7 @@ pub fn answer(
     sites: Vec<OnSite>,
     exhaustive: bool,
     floors: &Floors,
-    told: &Told<'_>,
+    (told, stop): (&Told<'_>, &Stop<'_>),
 ) -> Result<Answer, PlanError> {
     if sites.iter().all(|on| on.ranked.is_empty()) {
         let undecided: usize = sites.iter().map(|on| on.counts.undecided).sum();
@@ -79,7 +79,7 @@ pub fn answer(
             let problem = format!("the search ended before it found a plan: {undecided} of {plans} are not decided");
             return Err(PlanError::request(problem, "give it more time, or fewer plans: --vary, --set or --framework"));
         }
-        return Err(nearest::nothing(&request, &sites, (floors, told)));
+        return Err(nearest::nothing(&request, &sites, (floors, told, stop)));
     }
     Ok(Answer::of(request, sites, exhaustive))
 }

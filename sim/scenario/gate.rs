@@ -8,6 +8,7 @@ use super::error::ScenarioError;
 use super::machine::power_limit;
 use super::reader::Reader;
 use super::{autocast, stages, tensor, written};
+use crate::cost::clock::LEAST_LIMIT;
 use crate::cost::{FARTHEST, Profile};
 use crate::hardware::Topology;
 use crate::model::{ModelConfig, Position};
@@ -158,6 +159,14 @@ pub(super) fn profile(
         }
     };
     let profile = match (power_limit(reader, written, chip, &profile)?, own) {
+        (Some(limit), Some(own)) if limit.0 < LEAST_LIMIT * own.0 => {
+            let problem = format!(
+                "a board of {} draws {limit} at most, but its costs come from the profile {}, measured under {own}",
+                topology.name, profile.name
+            );
+            let remedy = "name a profile of the same board; a new one needs a profile of its own";
+            return Err(reader.plan(at, problem, remedy));
+        }
         (Some(limit), Some(own)) if limit.0 < own.0 => Arc::new(Arc::unwrap_or_clone(profile).limited(limit, own)),
         _ => profile,
     };

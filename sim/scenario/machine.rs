@@ -11,6 +11,7 @@ use super::keys::Key;
 use super::paths::relative;
 use super::reader::Reader;
 use super::written;
+use crate::cost::clock::LEAST_LIMIT;
 use crate::cost::{Backend, FLEX_OVER_FLASH2, Profile, Regime};
 use crate::hardware::{Chip, Size, Topology, Vendor};
 use crate::model::ModelConfig;
@@ -150,9 +151,6 @@ pub(super) fn power_limit(
     }
     Ok(Some(limit))
 }
-
-/// The least of its own power that a board takes as a limit: 200 of 700 W (`AllowableMin`, docs.nvidia.com/dgx, Managing Power Capping).
-const LEAST_LIMIT: f64 = 200.0 / 700.0;
 
 /// The first compute capability of chips on which cuDNN's attention comes first: Hopper's.
 const CUDNN_FIRST: f64 = 9.0;

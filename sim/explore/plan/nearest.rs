@@ -5,18 +5,21 @@ use toml::Value;
 use super::answer::OnSite;
 use super::error::PlanError;
 use super::request::Request;
-use super::search::{Told, search};
+use super::search::{Stop, Told, search};
 use super::site::{Site, size};
 use crate::explore::words::gib;
 use crate::hardware::Topology;
 use crate::scenario::predict::Floors;
 use crate::units::{Bytes, thousands};
 
+/// With which bounds nearer requests are searched, who is told, and whether to end.
+type Asked<'a> = (&'a Floors, &'a Told<'a>, &'a Stop<'a>);
+
 /// How often the size of a machine is doubled.
 const DOUBLED: u32 = 6;
 
 /// Why no plan does what is asked, with requests near it that have an answer.
-pub(super) fn nothing(request: &Request, sites: &[OnSite], with: (&Floors, &Told<'_>)) -> PlanError {
+pub(super) fn nothing(request: &Request, sites: &[OnSite], with: Asked<'_>) -> PlanError {
     let mut nearest = vec![];
     for (change, changed) in relaxed(request) {
         if nearest.len() < 3 && answers(&changed, with) {
@@ -90,15 +93,15 @@ fn relaxed(request: &Request) -> Vec<(String, Request)> {
 }
 
 /// Whether a request has a plan on one of its machines.
-fn answers(request: &Request, (floors, told): (&Floors, &Told<'_>)) -> bool {
+fn answers(request: &Request, (floors, told, stop): Asked<'_>) -> bool {
     let mut one = request.clone();
     one.top = 1;
-    let fits = |site: &Site| !search((&one, site), floors, false, told, &|| false).plans.is_empty();
+    let fits = |site: &Site| !search((&one, site), floors, false, told, stop).plans.is_empty();
     request.sites.iter().any(fits)
 }
 
 /// More nodes of a machine on which a plan fits.
-fn larger(request: &Request, site: &Site, with: (&Floors, &Told<'_>)) -> Option<String> {
+fn larger(request: &Request, site: &Site, with: Asked<'_>) -> Option<String> {
     let nodes = site.size.1.as_integer()?;
     (1..=DOUBLED).find_map(|doubled| {
         let more = Value::from(nodes.checked_shl(doubled)?);

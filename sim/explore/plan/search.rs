@@ -140,18 +140,17 @@ pub struct Search {
 impl Search {
     /// Looks at all plans of a machine; if `exhaustive`, all legal ones are to be simulated.
     pub fn new(request: &Request, site: &Site, floors: &Floors, exhaustive: bool, told: &Told<'_>) -> Search {
-        let floors = (floors, asked(request, site, exhaustive));
+        let floors = (floors, room(request, site, exhaustive));
         Search::until((request, site), floors, (candidates(request, site), &BTreeMap::new()), (told, &|| false))
     }
 
     /// The same until it is to end; some were looked at before.
     fn until(
         (request, site): (&Request, &Site),
-        (floors, asked): (&Floors, Bytes),
+        (floors, room): (&Floors, Option<Bytes>),
         (candidates, seen): (Vec<Candidate>, &BTreeMap<usize, Looked>),
         (told, stop): (&Told<'_>, &Stop<'_>),
     ) -> Search {
-        let exhaustive = asked == EVERYTHING;
         told(Progress::Plans(candidates.len()));
         let mut counts = Counts { tried: candidates.len(), ..Counts::default() };
         let looked: Vec<Option<Looked>> = candidates
@@ -159,7 +158,7 @@ impl Search {
             .map(|candidate| {
                 let looked = match seen.get(&candidate.place) {
                     Some(looked) => Some(looked.clone()),
-                    None => (!stop()).then(|| look((request, site), (floors, asked), candidate)),
+                    None => (!stop()).then(|| look((request, site), (floors, room), candidate)),
                 };
                 told(Progress::Looked);
                 looked
@@ -175,14 +174,14 @@ impl Search {
         }
         counts.legal = legal.len();
         let least = legal.iter().map(|plan| plan.floor.memory).min();
-        if !exhaustive {
-            legal.retain(|plan| !plan.floor.exceeds(asked));
+        if let Some(room) = room {
+            legal.retain(|plan| !plan.floor.exceeds(room));
             counts.too_large = counts.legal - legal.len();
         }
         // The sort is stable: plans of one bound stay in the order of the space.
         legal.sort_by_key(|plan| plan.floor.step);
         let (top, heard, steps) = (request.top, BTreeMap::new(), vec![]);
-        Search { top, exhaustive, counts, refused, least, unseen, legal, handed: 0, heard, steps }
+        Search { top, exhaustive: room.is_none(), counts, refused, least, unseen, legal, handed: 0, heard, steps }
     }
 
     /// The step of the last plan that is ranked so far; none while there are fewer. A plan whose bound is above it need not be simulated.
@@ -265,17 +264,17 @@ pub(super) fn search(
     told: &Told<'_>,
     stop: &Stop<'_>,
 ) -> Found {
-    let (asked, all) = (asked(request, site, exhaustive), candidates(request, site));
+    let (room, all) = (room(request, site, exhaustive), candidates(request, site));
     let simulated = |plan: &Legal| {
         let floor = Some(plan.floor).filter(|_| !exhaustive);
         let said = (!stop()).then(|| judge(request, site, &plan.candidate, floor));
         told(Progress::Simulated);
         Some((plan.candidate.place, said?))
     };
-    let sample = if exhaustive { BTreeMap::new() } else { sample((request, site), (floors, asked), &all, stop) };
-    let first = sample.values().flatten().filter(|plan| !plan.floor.exceeds(asked)).min_by_key(|plan| plan.floor.step);
-    let first = first.and_then(simulated);
-    let mut search = Search::until((request, site), (floors, asked), (all, &sample), (told, stop));
+    let sample = room.map_or_else(BTreeMap::new, |_| sample((request, site), (floors, room), &all, stop));
+    let fits = |plan: &&Legal| room.is_none_or(|room| !plan.floor.exceeds(room));
+    let first = sample.values().flatten().filter(fits).min_by_key(|plan| plan.floor.step).and_then(simulated);
+    let mut search = Search::until((request, site), (floors, room), (all, &sample), (told, stop));
     if let Some((place, said)) = first {
         search.hear(place, said);
     }
@@ -298,7 +297,7 @@ pub(super) fn search(
 /// Some plans from all of the space, looked at.
 fn sample(
     (request, site): (&Request, &Site),
-    floors: (&Floors, Bytes),
+    floors: (&Floors, Option<Bytes>),
     all: &[Candidate],
     stop: &Stop<'_>,
 ) -> BTreeMap<usize, Looked> {
@@ -307,15 +306,9 @@ fn sample(
     some.map(|plan| (plan.place, look((request, site), floors, plan.clone()))).collect()
 }
 
-/// A device of any memory: all legal plans are asked for.
-const EVERYTHING: Bytes = Bytes(u64::MAX);
-
-/// The memory that plans are asked to keep to.
-fn asked(request: &Request, site: &Site, exhaustive: bool) -> Bytes {
-    match exhaustive {
-        true => EVERYTHING,
-        false => site.machine.chip.memory.saturating_sub(request.limits.headroom),
-    }
+/// The memory that plans must keep to for a simulation; none where all legal ones are simulated.
+fn room(request: &Request, site: &Site, exhaustive: bool) -> Option<Bytes> {
+    (!exhaustive).then(|| site.machine.chip.memory.saturating_sub(request.limits.headroom))
 }
 
 /// Why plans were refused. Refusals that differ in their numbers alone are one, told in the words of the first.
@@ -344,12 +337,12 @@ pub(super) fn candidates(request: &Request, site: &Site) -> Vec<Candidate> {
 }
 
 /// Reads a plan, and bounds it.
-fn look((request, site): (&Request, &Site), (floors, room): (&Floors, Bytes), candidate: Candidate) -> Looked {
+fn look((request, site): (&Request, &Site), (floors, room): (&Floors, Option<Bytes>), candidate: Candidate) -> Looked {
     let scenario = candidate.scenario(request, site).map_err(|error| reason(&error))?;
     if let Some(refusal) = scenario.job.refuses() {
         return Err(refusal.problem.into_owned());
     }
-    Ok(Legal { floor: floors.within(&scenario, room), candidate })
+    Ok(Legal { floor: floors.within(&scenario, room.unwrap_or(Bytes(u64::MAX))), candidate })
 }
 
 /// Reads the plan, and simulates it.

@@ -33,7 +33,7 @@ keys! {
         default CUDA => "\"sustained\"" of "none" at "of the job or the machine: no framework has a default";
     /// What each board may draw (`nvidia-smi --power-limit`), where it is less than the topology's `chip.power`.
     power_limit: Option<Spanned<Power>> as Quantity("500 W") => CUDA
-        default CUDA => "by size" of "none" at "of the machine: what its board may draw";
+        default CUDA => "\"300 W\" or \"400 W\" or \"700 W\" or \"1000 W\" or \"1100 W\" or \"1200 W\" or \"1400 W\"" of "none" at "of the machine: its chip.power";
 }
 
 words! {
