@@ -1,5 +1,6 @@
 //! Files and the terminal: what is read has a limit, what is written is whole or not there, what is printed is plain text.
 
+mod answers;
 mod claims;
 mod input;
 mod journal;
@@ -10,6 +11,7 @@ mod terminal;
 #[cfg(test)]
 pub(crate) mod page_tests;
 
+pub use answers::{Answers, digest};
 pub use claims::{end_early_when_interrupted, is_asked_to_end};
 pub use input::{LONGEST, all, bytes, open, text};
 pub use journal::{Journal, Place};

@@ -232,7 +232,7 @@ pub enum Discipline {
 }
 
 /// The host-ordered list for one class of identical ranks.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Program {
     /// What happens once, before the first step: parameters, buffers, inputs.
     pub setup: Vec<Instr>,

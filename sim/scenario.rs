@@ -7,6 +7,7 @@
 mod accumulation;
 pub mod advice;
 mod as_many;
+mod asked;
 mod assumption;
 mod autocast;
 mod batch;

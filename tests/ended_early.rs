@@ -21,7 +21,7 @@ fn after(most: usize, counts: fn(&Progress) -> bool) -> Result<Answer, PlanError
     let told = |progress: Progress| {
         heard.fetch_add(usize::from(counts(&progress)), Ordering::Relaxed);
     };
-    plan_until(request(), false, &told, &|| heard.load(Ordering::Relaxed) >= most)
+    plan_until(request(), false, &told, (&|| heard.load(Ordering::Relaxed) >= most, None))
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_first_plan_is_there_before_all_are_looked_at() {
 
 #[test]
 fn a_search_without_any_time_says_that_it_found_nothing_yet() {
-    let error = plan_until(request(), false, &|_| (), &|| true).expect_err("no time").to_string();
+    let error = plan_until(request(), false, &|_| (), (&|| true, None)).expect_err("no time").to_string();
     assert!(
         error.contains("the search ended before it found a plan") && error.contains("give it more time"),
         "{error}"

@@ -57,6 +57,7 @@ mod hybrid_page;
 mod hybrid_steps;
 mod import;
 mod issued;
+mod kept_answers;
 mod kernel_floor;
 mod keys;
 mod laws;

@@ -53,10 +53,12 @@ const WRITERS: [(&str, &str, Does); 27] = [
 ];
 
 /// Options that name a folder or a file that grows, and have tests of their own.
-const OTHER_WRITERS: [(&str, &str); 7] = [
+const OTHER_WRITERS: [(&str, &str); 9] = [
+    ("windtunnel", "check --cache"),
     ("windtunnel", "man --out"),
     ("windtunnel", "new --out"),
     ("windtunnel", "plan --out"),
+    ("windtunnel", "plan --resume"),
     ("windtunnel", "sweep --out"),
     ("windtunnel-calibrate", "import published --out"),
     ("windtunnel-calibrate", "import published --held-out"),

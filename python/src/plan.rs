@@ -10,14 +10,13 @@ use pyo3::prelude::*;
 use rayon::ThreadPool;
 
 use windtunnel::explore::plan::{self, Answer, OnSite, PlanError, Progress, Request, Simulated, json};
-use windtunnel::scenario::predict::{Floor, Floors};
-use windtunnel::units::{Bytes, Time};
+use windtunnel::scenario::predict::Floors;
 
 use crate::errors::{raised, unplanned};
 use crate::{pool, watch};
 
-/// A machine, the place of a plan in its space, and the plan's bounds: its step \[ps\] and its memory \[B\].
-type Handed = (usize, usize, u64, u64);
+/// A machine and the place of a plan in its space.
+type Handed = (usize, usize);
 
 /// The answer to a request, as the JSON that `windtunnel plan --json` writes.
 #[pyfunction]
@@ -73,10 +72,7 @@ impl Search {
 
     /// The next plan to simulate. There is none if the bounds of all others are above the last ranked step so far.
     fn next(&mut self) -> Option<Handed> {
-        self.sites.iter_mut().enumerate().find_map(|(site, search)| {
-            let (place, floor) = search.next(1).pop()?;
-            Some((site, place, floor.step.0, floor.memory.0))
-        })
+        self.sites.iter_mut().enumerate().find_map(|(site, search)| Some((site, search.next(1).pop()?)))
     }
 
     /// Takes what a worker said of a plan.
@@ -122,11 +118,10 @@ impl Worker {
         py.detach(|| Ok(Worker { worker: plan::Worker::new(request), pool: pool::of(1)? }))
     }
 
-    /// Simulates a plan that a search handed out. The text that it returns is for the search to hear. An exhaustive search uses no bounds.
-    fn simulate(&self, py: Python<'_>, handed: Handed, exhaustive: bool) -> PyResult<String> {
-        let (site, place, step, memory) = handed;
-        let floor = Some(Floor { step: Time(step), memory: Bytes(memory) }).filter(|_| !exhaustive);
-        let said = py.detach(|| self.pool.install(|| self.worker.simulate(site, place, floor)));
+    /// Simulates a plan that a search handed out. The text that it returns is for the search to hear.
+    fn simulate(&self, py: Python<'_>, handed: Handed) -> PyResult<String> {
+        let (site, place) = handed;
+        let said = py.detach(|| self.pool.install(|| self.worker.simulate(site, place)));
         let said = said.ok_or_else(|| PyValueError::new_err(format!("machine {site} has no plan {place}")))?;
         let said = said.map_err(|error| raised(&error))?;
         serde_json::to_string(&said).map_err(|why| PyRuntimeError::new_err(why.to_string()))

@@ -45,7 +45,7 @@ def plan(
     search = _windtunnel.Search(*source, exhaustive, progress)
     search.look()
     # Sent once, not with each plan.
-    task = ray.put(functools.partial(_simulate, source, exhaustive, os.getcwd(), _windtunnel.VERSION, uuid.uuid4().hex))
+    task = ray.put(functools.partial(_simulate, source, os.getcwd(), _windtunnel.VERSION, uuid.uuid4().hex))
     run = ray.remote(_run).options(name="windtunnel", num_cpus=1, max_retries=retries)
     pending: dict[ray.ObjectRef[str], _windtunnel.Handed] = {}
     try:
@@ -72,11 +72,11 @@ def _run(task: functools.partial[str], handed: _windtunnel.Handed) -> str:
 
 
 def _simulate(
-    source: tuple[str, str], exhaustive: bool, folder: str, version: str, call: str, handed: _windtunnel.Handed
+    source: tuple[str, str], folder: str, version: str, call: str, handed: _windtunnel.Handed
 ) -> str:
     """What a simulation says of one plan, on a worker."""
     with as_the_caller(folder, version):
-        return _worker(source, call).simulate(handed, exhaustive)
+        return _worker(source, call).simulate(handed)
 
 
 @functools.lru_cache(maxsize=1)

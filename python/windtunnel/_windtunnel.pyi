@@ -16,7 +16,7 @@ class _Row(TypedDict):
     refusal: Optional[_Refusal]
 
 # A machine, the place of a plan in its space, and the plan's bounds: its step [ps] and its memory [bytes].
-Handed = tuple[int, int, int, int]
+Handed = tuple[int, int]
 
 class Search:
     def __init__(
@@ -29,7 +29,7 @@ class Search:
 
 class Worker:
     def __init__(self, file: str, text: str) -> None: ...
-    def simulate(self, handed: Handed, exhaustive: bool) -> str: ...
+    def simulate(self, handed: Handed) -> str: ...
 
 def source(given: Union[str, os.PathLike[str], Mapping[str, Any]], what: str = "scenario") -> tuple[str, str]: ...
 def keys(text: str) -> str: ...

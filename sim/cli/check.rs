@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use super::{Failure, Outcome, Written, gap, help, output, width};
 use windtunnel::cost::Variation;
-use windtunnel::files::{self, Output};
+use windtunnel::files::{self, Answers, Output};
 use windtunnel::near::did_you_mean;
 use windtunnel::receipt::check::{self, Choice};
 use windtunnel::receipt::table::Tables;
@@ -50,6 +50,9 @@ pub struct Args {
     /// step=5%,matmul=10%. Repeat it for several files.
     #[arg(long, value_name = "SPEC")]
     fail_above: Vec<String>,
+    /// Keep answers in this file: a row or scenario that stands as it stood, asked of the same windtunnel, is not simulated again.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["row", "trace_in"])]
+    cache: Option<PathBuf>,
     #[command(flatten)]
     traces: gap::Traces,
 }
@@ -101,9 +104,14 @@ pub fn run(args: &Args) -> Outcome {
         files::complain("nothing is left to check");
         return Ok(ExitCode::from(2));
     }
+    let known = args.cache.as_deref().map(Answers::open).transpose().map_err(Failure::input)?;
     let bar = files::bar(Some(count as u64), "{bar:30} {pos}/{len} receipts, {elapsed}, {eta} left");
-    let outcome = check::check(&files, &tables, &choice, &|| bar.inc(1));
+    let outcome = check::check_with(&files, &tables, &choice, (known.as_ref(), &|| bar.inc(1)));
     bar.finish_and_clear();
+    if let Some((known, file)) = known.as_ref().zip(args.cache.as_ref()) {
+        files::note(&format!("{} of {count} answers were in {}", known.found(), file.display()));
+    }
+    let kept = known.map_or(Ok(()), Answers::finish);
     let groups = summary::summary(&outcome);
     let mut written = Written::default();
     if let Some(file) = json {
@@ -125,6 +133,8 @@ pub fn run(args: &Args) -> Outcome {
         report += &format!("\nBounds that are exceeded\n{}", text::broken(&broken, &outcome));
     }
     written.report(&report)?;
+    // The check stands, though its answers could not be kept.
+    kept.map_err(Failure::input)?;
     if outcome.panicked() {
         return Ok(ExitCode::from(windtunnel::bug::CODE));
     }

@@ -122,7 +122,7 @@ pub const COMPARE: &str = help!(
 
 pub const CHECK: &str = help!(
     "  windtunnel check tests/receipts/public.jsonl --lane cuda-fsdp2 --hardware H100
-  windtunnel check my.toml --fail-above step_time.median=8%,reserved.median=5%
+  windtunnel check my.toml --fail-above step_time.median=8%,reserved.median=5% --cache answers.jsonl
   windtunnel check my.toml --trace-in trace.json.gz --fail-above matmul=5%",
     "    0  every file was read, and every threshold holds
     1  a threshold is broken, or the row of --row maps to no scenario"

@@ -9,7 +9,7 @@ use toml::{Table, Value};
 use super::{Failure, Json, Outcome, Written, help, output, read, width};
 use windtunnel::explore::plan::{self, Answer, Progress, Request};
 use windtunnel::explore::values;
-use windtunnel::files::{self, Output};
+use windtunnel::files::{self, Answers, Output};
 use windtunnel::units::{Span, Time};
 
 #[derive(Debug, clap::Args)]
@@ -72,6 +72,10 @@ pub struct Args {
     /// The most time to search, such as 30s or "10 min". Then the answer is what was found so far, and says what is not decided; so does the first Ctrl-C.
     #[arg(long, value_name = "TIME", value_parser = Span::parse)]
     budget: Option<Span>,
+    /// Keep what was simulated in this file, and go on from it: a search that was ended, or another of the same model and machine, does
+    /// not simulate a plan again.
+    #[arg(long, value_name = "FILE")]
+    resume: Option<PathBuf>,
     /// Write plots and tables to this file: one HTML page that loads nothing (`-`: standard output, instead of the report).
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -106,8 +110,13 @@ pub fn run(args: &Args) -> Outcome {
     let end = args.budget.map(|budget| Instant::now() + Duration::from_secs_f64(budget.0));
     files::end_early_when_interrupted();
     let stop = || files::is_asked_to_end() || end.is_some_and(|end| Instant::now() >= end);
-    let answer = plan::plan_until(request, args.exhaustive, &told, &stop).map_err(Failure::input)?;
+    let known = args.resume.as_deref().map(Answers::open).transpose().map_err(Failure::input)?;
+    let answer = plan::plan_until(request, args.exhaustive, &told, (&stop, known.as_ref())).map_err(Failure::input)?;
     bar.finish_and_clear();
+    if let Some((known, file)) = known.as_ref().zip(args.resume.as_ref()) {
+        files::note(&format!("{} simulated plans were in {}", known.found(), file.display()));
+    }
+    let kept = known.map_or(Ok(()), Answers::finish);
     let mut written = Written::default();
     if let Some(file) = html_file {
         written.write(file, &plan::html::page(&answer), ": open it in a browser");
@@ -118,6 +127,8 @@ pub fn run(args: &Args) -> Outcome {
         }
     }
     json_file.finish_with(written, || plan::text::report(&answer, width()), || plan::json::report(&answer))?;
+    // The answer stands, though it could not be kept.
+    kept.map_err(Failure::input)?;
     Ok(match (files::is_asked_to_end() && answer.is_partial(), keeps_to_limits(&answer)) {
         (true, _) => ExitCode::from(INTERRUPTED),
         (false, true) => ExitCode::SUCCESS,

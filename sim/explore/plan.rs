@@ -43,21 +43,28 @@ pub use worker::Worker;
 
 pub use super::prices::Price;
 
+use crate::files::Answers;
 use crate::scenario::Draft;
 use crate::scenario::predict::Floors;
 use crate::units::thousands;
 
 /// Answers a request; if `exhaustive`, every legal plan is simulated.
 pub fn plan(request: Request, exhaustive: bool, told: &Told<'_>) -> Result<Answer, PlanError> {
-    plan_until(request, exhaustive, told, &|| false)
+    plan_until(request, exhaustive, told, (&|| false, None))
 }
 
-/// The same until it is to end: then the answer is what was found so far, and says what is not decided.
-pub fn plan_until(request: Request, exhaustive: bool, told: &Told<'_>, stop: &Stop<'_>) -> Result<Answer, PlanError> {
+/// The same until it is to end: then the answer is what was found so far, and says what is not decided. Plans whose answers are known are
+/// not simulated again.
+pub fn plan_until(
+    request: Request,
+    exhaustive: bool,
+    told: &Told<'_>,
+    (stop, known): (&Stop<'_>, Option<&Answers>),
+) -> Result<Answer, PlanError> {
     let floors = Floors::default();
     let mut sites = vec![];
     for site in &request.sites {
-        let found = search::search((&request, site), &floors, exhaustive, told, stop);
+        let found = search::search((&request, site), &floors, exhaustive, told, (stop, known));
         sites.push(OnSite::of(&request, site, found));
     }
     answer(request, sites, exhaustive, &floors, (told, stop))

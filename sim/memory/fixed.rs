@@ -54,6 +54,7 @@ pub(super) fn replay(program: &Program, capacity: Bytes) -> MemoryReport {
         hooks: vec![],
         reserved_by_stream: vec![Bytes(peak)],
         retries: 0,
+        met_limit: peak > capacity.0,
         calls: super::DeviceCalls::default(),
         compiled: true,
         out_of_memory: (peak > capacity.0).then_some((failure, 0)),

@@ -80,6 +80,7 @@ pub fn replay(program: &Program, settings: Settings) -> MemoryReport {
         hooks: vec![],
         reserved_by_stream: vec![],
         retries: 0,
+        met_limit: false,
         calls: DeviceCalls::default(),
         compiled: false,
         out_of_memory: None,
@@ -112,6 +113,7 @@ pub fn replay(program: &Program, settings: Settings) -> MemoryReport {
         report.peak_at = Some(most.at).filter(|_| report.out_of_memory.is_none());
     }
     report.peak_reserved = Bytes(replay.reserved);
+    report.met_limit = replay.allocator.retries() > 0;
     report.reserved_by_stream = (0..program.streams.len()).map(|stream| replay.allocator.reserved_by(stream)).collect();
     report.granted = replay.blocks_of;
     report

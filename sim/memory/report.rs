@@ -107,6 +107,9 @@ pub struct MemoryReport {
     pub reserved_by_stream: Vec<Bytes>,
     /// How often cached segments had to be given back in the reported step.
     pub retries: u32,
+    /// Whether the device ever had too little for a request, in any step: without that, its size changed nothing.
+    #[doc(hidden)]
+    pub met_limit: bool,
     /// Calls to the device for memory in the reported step.
     #[doc(hidden)]
     pub calls: DeviceCalls,

@@ -1,8 +1,11 @@
 //! One receipt and what is predicted for it.
 
+use serde::{Deserialize, Serialize};
+
 use super::map::Assumption;
 use super::question::question;
 use crate::cost::Variation;
+use crate::files::digest;
 use crate::scenario::predict::{Confidence, Kind, Reasons, Settings};
 use crate::scenario::{Measured, Prediction, Ranks, Scenario, ScenarioError, predict};
 use crate::units::{Bytes, Time};
@@ -25,7 +28,7 @@ pub struct Case {
 }
 
 /// Predicted and measured, of one kind.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
     /// What the program says.
     pub predicted: f64,
@@ -41,7 +44,7 @@ impl Pair {
 }
 
 /// Room on a device.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Room {
     /// What the step needs \[B\].
     pub needs: u64,
@@ -52,7 +55,7 @@ pub struct Room {
 }
 
 /// A receipt held against its prediction.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
     /// The receipt's id.
     pub id: String,
@@ -97,7 +100,7 @@ pub struct Judged {
     /// Model FLOPs utilisation in the receipt's own convention.
     pub mfu: Option<Pair>,
     /// The name of that convention; empty without a figure.
-    pub mfu_convention: &'static str,
+    pub mfu_convention: String,
     /// Whether it was out of memory: predicted, measured.
     pub memory_verdict: (bool, bool),
     /// What the device needs and has, and the chance that this is enough.
@@ -107,13 +110,18 @@ pub struct Judged {
     /// Shares of compute, exposed communication, host and waiting.
     pub breakdown: [f64; 4],
     /// What bounds the step.
-    pub bound: &'static str,
+    pub bound: String,
     /// Keys that the row does not state.
     pub assumed: usize,
 }
 
 /// Parts of the step that are kept.
 const PARTS: usize = 4;
+
+/// What a scenario's text asks of the simulator: all but its description and what was measured.
+pub(super) fn asked(text: &str) -> String {
+    without(configuration(text), "description").to_string()
+}
 
 impl Case {
     /// A user's own scenario with `[measured]`, or a mapped row.
@@ -136,9 +144,9 @@ impl Case {
         self.scenario.measured.as_ref().expect("a case has a [measured] table")
     }
 
-    /// What is asked of the simulator: the scenario without its description and what was measured.
-    pub fn asked(&self) -> String {
-        without(configuration(&self.text), "description").to_string()
+    /// The file with what was measured, and all that a prediction reads of it.
+    pub(super) fn question(&self) -> String {
+        format!("{} {} {}", self.id, digest(&self.text), self.scenario.asked())
     }
 
     /// Flies the scenario.
@@ -206,7 +214,7 @@ impl Case {
             allocated: bytes(report.peak_allocated, m.allocated),
             unstated: bytes(report.peak_reserved, m.peak_memory),
             mfu,
-            mfu_convention: m.mfu.map_or("", |(_, name)| name),
+            mfu_convention: m.mfu.map_or("", |(_, name)| name).to_owned(),
             room: Room {
                 needs: answer.memory.needs.0,
                 capacity: answer.memory.capacity.0,
@@ -215,7 +223,7 @@ impl Case {
             memory_verdict: (answer.memory.refused(), m.out_of_memory),
             parts: parts.map(|part| (format!("{} {}", part.group, part.name), share(part.busy))).collect(),
             breakdown: [b.compute, b.exposed_communication, b.host_bound, b.bubble + b.waiting].map(share),
-            bound: answer.bound(),
+            bound: answer.bound().to_owned(),
             assumed: self.assumptions.len(),
         }
     }

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 
-use super::case::{Case, Judged};
+use super::case::{Case, Judged, asked};
 use super::map::{Mapped, Reason, map};
 use super::read::{Entry, Fault, Receipts};
 use super::table::Tables;
 use super::{ReceiptError, question, read};
 use crate::bug;
 use crate::cost::Variation;
+use crate::files::{Answers, digest};
 use crate::near::did_you_mean;
 use crate::scenario::{Prediction, Scenario, ScenarioError};
 
@@ -126,7 +127,11 @@ pub fn own(path: &Path) -> Result<Case, ReceiptError> {
 
 /// Maps a row to a case that can be flown, or says why not.
 pub fn case(entry: &Entry, tables: &Tables) -> Result<Case, Reason> {
-    let Mapped { text, assumptions } = map(entry, tables)?;
+    case_of(entry, map(entry, tables)?)
+}
+
+/// A row that is mapped as a case.
+fn case_of(entry: &Entry, Mapped { text, assumptions }: Mapped) -> Result<Case, Reason> {
     let scenario = Scenario::parse(&entry.row.id, &text)
         .map_err(|error| Reason::Uncovered(format!("refused: {}", first_line(&error.to_string()))))?;
     if let Some(what) = entry.row.other_model(scenario.job.model()) {
@@ -204,21 +209,31 @@ impl Choice {
 
 /// Checks what was read; `done` is called after each row, from several threads.
 pub fn check(files: &Files, tables: &Tables, choice: &Choice, done: &(dyn Fn() + Sync)) -> Outcome {
+    check_with(files, tables, choice, (None, done))
+}
+
+/// The same with answers that are known: a row that stands as it stood when it was checked before is not flown again.
+pub fn check_with(
+    files: &Files,
+    tables: &Tables,
+    choice: &Choice,
+    (known, done): (Option<&Answers>, &(dyn Fn() + Sync)),
+) -> Outcome {
+    let known = Known { answers: known, speed: choice.speed };
     let rows: Vec<&Entry> = files
         .receipts
         .entries
         .iter()
         .filter(|entry| choice.takes(&entry.row.lane, entry.row.family(), entry.row.grade()))
         .collect();
-    let cases: Vec<Result<Case, Reason>> = rows.par_iter().map(|entry| caught(|| case(entry, tables))).collect();
-    let flown = flown(&cases, choice.speed, done);
+    let flown = flown(&rows, tables, (known, done));
     let mut outcome = Outcome { faults: files.receipts.faults.clone(), ..Outcome::default() };
     for case in files
         .own
         .iter()
         .filter(|case| choice.takes(&case.measured().lane, &case.measured().hardware, &case.measured().grade))
     {
-        match caught(|| judged(case, choice.speed)) {
+        match known.or(|| case.question(), || caught(|| judged(case, choice.speed))) {
             Ok(judged) => outcome.judged.push(judged),
             Err(reason) => outcome.skipped.push(Skipped {
                 id: case.id.clone(),
@@ -247,33 +262,83 @@ pub fn check(files: &Files, tables: &Tables, choice: &Choice, done: &(dyn Fn() +
     outcome
 }
 
-/// Answers for all cases, in their order. Those that ask the same of the simulator, as a run and its repetition do, are flown once.
-fn flown(
-    cases: &[Result<Case, Reason>],
-    speed: Option<&Variation>,
-    done: &(dyn Fn() + Sync),
-) -> Vec<Result<Judged, Reason>> {
-    let mut alike: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-    for (at, case) in cases.iter().enumerate() {
-        let asked = case.as_ref().map_or_else(|_| format!("row {at}"), Case::asked);
-        alike.entry(asked).or_default().push(at);
+/// Answers that are known, to be asked at a pace of the chips.
+#[derive(Clone, Copy)]
+struct Known<'a> {
+    answers: Option<&'a Answers>,
+    speed: Option<&'static Variation>,
+}
+
+impl Known<'_> {
+    fn asked(self, question: &str) -> String {
+        format!("{} {question}", self.speed.map_or_else(|| "alike".to_owned(), |speed| digest(&speed)))
     }
-    let alike: Vec<Vec<usize>> = alike.into_values().collect();
-    let mut flown: Vec<(usize, Result<Judged, Reason>)> = alike
-        .par_iter()
-        .flat_map_iter(|rows| {
-            let answer = caught(|| cases[rows[0]].as_ref().map_err(Clone::clone).and_then(|case| answer(case, speed)));
-            let judged = |at: usize| {
-                let answer = answer.as_ref().map_err(Clone::clone);
-                caught(|| cases[at].as_ref().map_err(Clone::clone).and_then(|case| Ok(case.judge(answer?))))
-            };
-            let judged: Vec<_> = rows.iter().map(|&at| (at, judged(at))).collect();
-            rows.iter().for_each(|_| done());
-            judged
+
+    fn find(self, question: &str) -> Option<Result<Judged, Reason>> {
+        self.answers.and_then(|answers| answers.get(&self.asked(question)))
+    }
+
+    /// Writes an answer down, but for a bug's, which another attempt may not meet.
+    fn keep(self, question: &str, said: &Result<Judged, Reason>) {
+        if let Some(answers) = self.answers.filter(|_| !matches!(said, Err(Reason::Panicked(_)))) {
+            answers.keep(&self.asked(question), said);
+        }
+    }
+
+    /// What is known, or else is found now and kept.
+    fn or(
+        self,
+        question: impl FnOnce() -> String,
+        find: impl FnOnce() -> Result<Judged, Reason>,
+    ) -> Result<Judged, Reason> {
+        if self.answers.is_none() {
+            return find();
+        }
+        let question = question();
+        self.find(&question).unwrap_or_else(|| {
+            let said = find();
+            self.keep(&question, &said);
+            said
         })
-        .collect();
-    flown.sort_by_key(|(at, _)| *at);
-    flown.into_iter().map(|(_, judged)| judged).collect()
+    }
+}
+
+/// Answers for all rows, in their order. Those that ask the same of the simulator, as a run and its repetition do, are flown once. A
+/// scenario is there only while it is flown: with its programs it takes some megabytes.
+fn flown(
+    rows: &[&Entry],
+    tables: &Tables,
+    (known, done): (Known<'_>, &(dyn Fn() + Sync)),
+) -> Vec<Result<Judged, Reason>> {
+    let found: Vec<Option<Result<Judged, Reason>>> = rows.par_iter().map(|entry| known.find(entry.text())).collect();
+    let open: Vec<usize> = (0..rows.len()).filter(|&at| found[at].is_none()).collect();
+    (open.len()..rows.len()).for_each(|_| done());
+    let mapped = |&at: &usize| (at, caught(|| map(rows[at], tables)));
+    let mapped: Vec<(usize, Result<Mapped, Reason>)> = open.par_iter().map(mapped).collect();
+    let mut alike: BTreeMap<String, Vec<(usize, Result<Mapped, Reason>)>> = BTreeMap::new();
+    for (at, mapped) in mapped {
+        let asked = mapped.as_ref().map_or_else(|_| format!("row {at}"), |mapped| asked(&mapped.text));
+        alike.entry(asked).or_default().push((at, mapped));
+    }
+    let fly = |group: Vec<(usize, Result<Mapped, Reason>)>| {
+        let mut answered = None;
+        let judge = |(at, mapped): (usize, Result<Mapped, Reason>)| {
+            let case = caught(|| case_of(rows[at], mapped?));
+            let said = case.and_then(|case| {
+                let answered = answered.get_or_insert_with(|| caught(|| answer(&case, known.speed)));
+                let answered = answered.as_ref().map_err(|reason| reason.clone())?;
+                caught(|| Ok(case.judge(answered)))
+            });
+            known.keep(rows[at].text(), &said);
+            done();
+            (at, said)
+        };
+        group.into_iter().map(judge).collect::<Vec<_>>()
+    };
+    let groups: Vec<_> = alike.into_values().collect();
+    let flown: BTreeMap<usize, Result<Judged, Reason>> = groups.into_par_iter().flat_map_iter(fly).collect();
+    let mut flown = flown.into_values();
+    found.into_iter().filter_map(|known| known.or_else(|| flown.next())).collect()
 }
 
 impl Outcome {

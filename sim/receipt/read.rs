@@ -25,6 +25,11 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// The row as it is written.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// The row as JSON, without the keys that nobody reads.
     pub fn value(&self) -> Value {
         let mut value = serde_json::from_str(&self.text).expect("a row was JSON when it was read");

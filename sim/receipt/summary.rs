@@ -57,7 +57,7 @@ pub struct Group {
     /// MFU in the receipts' own conventions.
     pub mfu: Option<Errors>,
     /// The same, by convention.
-    pub mfu_by_convention: Vec<(&'static str, Errors)>,
+    pub mfu_by_convention: Vec<(String, Errors)>,
     /// How well layouts are chosen between, where receipts have several of one run.
     pub picks: Option<Picks>,
     /// Runs that ended out of memory, and how many of them are predicted to.
@@ -101,7 +101,7 @@ fn group(lane: &str, hardware: &str, outcome: &Outcome) -> Group {
     let inside: Vec<(f64, f64)> =
         rows.iter().filter_map(|row| Some((f64::from(u8::from(row.inside?)), weight(row)))).collect();
     let weights: f64 = inside.iter().map(|v| v.1).sum();
-    let conventions: BTreeSet<&'static str> = rows.iter().map(|row| row.mfu_convention).collect();
+    let conventions: BTreeSet<&str> = rows.iter().map(|row| &*row.mfu_convention).collect();
     let died = rows.iter().filter(|row| row.memory_verdict.1);
     Group {
         lane: lane.to_owned(),
@@ -119,7 +119,8 @@ fn group(lane: &str, hardware: &str, outcome: &Outcome) -> Group {
         mfu_by_convention: conventions
             .into_iter()
             .filter_map(|name| {
-                Some((name, errors(&rows, &weight, |row| row.mfu.filter(|_| row.mfu_convention == name))?))
+                let errors = errors(&rows, &weight, |row| row.mfu.filter(|_| row.mfu_convention == name))?;
+                Some((name.to_owned(), errors))
             })
             .collect(),
         picks: Picks::of(&picks::groups(&rows)),

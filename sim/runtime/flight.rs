@@ -6,7 +6,7 @@ use crate::program::{Budget, Program};
 use crate::schedule::ScheduleError;
 
 /// Programs of a job. All have the same groups and number of ranks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Flight {
     /// One program for each class: for a pipeline, one for each of its ranks.
     pub classes: Vec<Arc<Program>>,

@@ -12,6 +12,7 @@ mod unstated;
 pub(crate) use faster::changes as faster_changes;
 pub use stages::even as even_stages;
 pub(crate) use tried::tried;
+use tried::tried_beside;
 pub use tried::{Moved, Tried};
 pub use unstated::{SHORT, Unstated};
 
@@ -48,12 +49,20 @@ impl Advice {
         let defaults = defaults::others(scenario);
         tick(Some(faster.len() + defaults.len()));
         let simulate = |change: &Change| {
-            let tried = tried(scenario, change).map(|(.., tried)| tried);
+            let tried = tried_beside((scenario, answer), change);
             tick(None);
             tried
         };
         let tried: Vec<Option<Tried>> = faster.par_iter().map(simulate).collect();
-        let others: Vec<Option<Tried>> = defaults.par_iter().map(|(_, change)| simulate(change)).collect();
+        // What helps is often another value of a default, too.
+        let other = |(_, change): &(String, Change)| match faster.iter().position(|known| known == change) {
+            Some(known) => {
+                tick(None);
+                tried[known].clone()
+            }
+            None => simulate(change),
+        };
+        let others: Vec<Option<Tried>> = defaults.par_iter().map(other).collect();
         let simulated = tried.iter().chain(&others).flatten().count();
         // What fits for sure is not traded for what may.
         let keeps = |one: &Tried| one.sure || one.fits && !before.sure;

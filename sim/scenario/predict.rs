@@ -4,6 +4,7 @@
 //! report gives the mean of all ranks, and of memory the class with the least to spare.
 
 mod apart;
+mod beside;
 mod class;
 mod confidence;
 mod conventions;
@@ -49,6 +50,7 @@ pub use settings::Settings;
 pub use witnesses::Held;
 pub use witnesses::{Alike, Witness};
 
+use beside::Ran;
 use mfu::mfu;
 use rounds::Flown;
 use trust::trust;
@@ -61,6 +63,7 @@ use super::understood::Scenario;
 use crate::cost::{Basis, Cost, allocator};
 use crate::engine::{Breakdown, Timeline};
 use crate::memory::report::Live;
+use crate::plan::Parts;
 use crate::program::Program;
 use crate::units::Time;
 
@@ -155,6 +158,12 @@ impl Prediction {
         self.classes.iter().map(|class| &*class.program).collect()
     }
 
+    /// It, as what another scenario is held against.
+    fn as_ran<'a>(&'a self, scenario: &'a Scenario) -> Ran<'a> {
+        let Prediction { classes, class_of, timeline, step, .. } = self;
+        Ran { scenario, classes, class_of, timeline, step: *step }
+    }
+
     /// Tokens per second and chip.
     pub fn tokens_per_second_per_chip(&self, chips: u32) -> f64 {
         self.tokens as f64 / self.step.seconds() / f64::from(chips)
@@ -220,6 +229,28 @@ pub fn predict_if_it_fits(scenario: &Scenario) -> Result<Option<Prediction>, Sce
     rounds::fly_if_it_fits(scenario, settings)?.map(|flown| told(scenario, settings, flown)).transpose()
 }
 
+/// What the run of a scenario would do beside one that is predicted, without remedies. None if it is what is predicted already: the same
+/// programs, as often, with the same costs.
+pub(crate) fn predict_beside(
+    scenario: &Scenario,
+    (base, answer): (&Scenario, &Prediction),
+) -> Result<Option<Prediction>, ScenarioError> {
+    scenario.simulable()?;
+    let settings = Settings { remedies: false, ..Settings::default() };
+    if matches!(scenario.job.parts(), Parts::Compiled(_)) {
+        return predict(scenario, settings).map(Some);
+    }
+    let (ran, few) = (answer.as_ran(base), rounds::write_few(scenario));
+    if ran.runs_as(scenario, few.as_ref()) && ran.on(scenario) == ran.on(base) {
+        return Ok(None);
+    }
+    let known = few.map(|flight| {
+        let memory = ran.memory_of(scenario, &flight);
+        rounds::with_memory(flight, memory)
+    });
+    told(scenario, settings, rounds::fly_written(scenario, settings, known)?).map(Some)
+}
+
 /// What a job that was run says of the scenario.
 fn told(scenario: &Scenario, settings: Settings, flown: Flown) -> Result<Prediction, ScenarioError> {
     let Flown { flight, evidence, counts, timeline, ranks, memory, host_work } = flown;
@@ -279,7 +310,7 @@ fn told(scenario: &Scenario, settings: Settings, flown: Flown) -> Result<Predict
         idle: vec![],
     };
     if settings.remedies {
-        answer.unread = unread::unread(scenario, &answer, settings);
+        answer.unread = unread::unread(scenario, &answer);
         answer.idle = unread::idle(scenario, &answer, settings);
     }
     Ok(answer)

@@ -42,12 +42,12 @@ pub struct Figures {
     pub replicas: u64,
     /// Micro-batches of a step.
     pub micro_batches: u32,
-    /// The expected share of a training's time in steps that count, once it is interrupted.
+    /// The expected share of a training's time in steps that count, once it is interrupted; 1 where nobody asked for that.
     pub goodput: f64,
 }
 
 impl Figures {
-    pub(super) fn of(scenario: &Scenario, answer: &Prediction) -> Figures {
+    pub(super) fn of(scenario: &Scenario, answer: &Prediction, interrupted: bool) -> Figures {
         let memory = &answer.memory;
         let sequences = answer.tokens / scenario.job.seq().max(1);
         let micro_batches = scenario.job.micro_batches();
@@ -69,7 +69,7 @@ impl Figures {
             outside: memory.outside,
             replicas: sequences / each.max(1),
             micro_batches,
-            goodput: goodput::expected(scenario, answer),
+            goodput: if interrupted { goodput::expected(scenario, answer) } else { 1.0 },
         }
     }
 

@@ -96,7 +96,7 @@ fn relaxed(request: &Request) -> Vec<(String, Request)> {
 fn answers(request: &Request, (floors, told, stop): Asked<'_>) -> bool {
     let mut one = request.clone();
     one.top = 1;
-    let fits = |site: &Site| !search((&one, site), floors, false, told, stop).plans.is_empty();
+    let fits = |site: &Site| !search((&one, site), floors, false, told, (stop, None)).plans.is_empty();
     request.sites.iter().any(fits)
 }
 

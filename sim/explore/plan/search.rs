@@ -20,7 +20,8 @@ use super::planned::Planned;
 use super::request::Request;
 use super::site::Site;
 use super::space;
-use crate::scenario::predict::{Floor, Floors, Settings, predict, predict_if_it_fits};
+use crate::files::Answers;
+use crate::scenario::predict::{Floor, Floors, predict_if_it_fits};
 use crate::scenario::{Scenario, ScenarioError, reason};
 use crate::units::{Bytes, Time};
 
@@ -30,10 +31,6 @@ const AT_ONCE: usize = 8;
 
 /// Plans spread over the space that are looked at before all others: the best of them is a first answer.
 const SAMPLE: usize = 64;
-
-/// The share of a device that a memory bound may take for a plan to be simulated whole at once. Of one that takes more, which is likely
-/// not to fit, memory is asked first.
-const LIKELY: f64 = 0.9;
 
 /// What became of the plans of a space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -189,12 +186,12 @@ impl Search {
         self.steps.get(self.top - 1).copied().filter(|_| !self.exhaustive)
     }
 
-    /// The places of up to `most` plans to simulate next, with their bounds; none where all are known that matter.
-    pub fn next(&mut self, most: usize) -> Vec<(usize, Floor)> {
+    /// The places of up to `most` plans to simulate next; none where all are known that matter.
+    pub fn next(&mut self, most: usize) -> Vec<usize> {
         let worst = self.worst();
         let rest = self.legal.iter().skip(self.handed).take(most);
         let worth = rest.take_while(|plan| worst.is_none_or(|worst| plan.floor.step <= worst));
-        let places: Vec<(usize, Floor)> = worth.map(|plan| (plan.candidate.place, plan.floor)).collect();
+        let places: Vec<usize> = worth.map(|plan| plan.candidate.place).collect();
         self.handed += places.len();
         places
     }
@@ -262,12 +259,11 @@ pub(super) fn search(
     floors: &Floors,
     exhaustive: bool,
     told: &Told<'_>,
-    stop: &Stop<'_>,
+    (stop, known): (&Stop<'_>, Option<&Answers>),
 ) -> Found {
     let (room, all) = (room(request, site, exhaustive), candidates(request, site));
     let simulated = |plan: &Legal| {
-        let floor = Some(plan.floor).filter(|_| !exhaustive);
-        let said = (!stop()).then(|| judge(request, site, &plan.candidate, floor));
+        let said = (!stop()).then(|| judge((request, site), &plan.candidate, known));
         told(Progress::Simulated);
         Some((plan.candidate.place, said?))
     };
@@ -345,25 +341,26 @@ fn look((request, site): (&Request, &Site), (floors, room): (&Floors, Option<Byt
     Ok(Legal { floor: floors.within(&scenario, room.unwrap_or(Bytes(u64::MAX))), candidate })
 }
 
-/// Reads the plan, and simulates it.
-fn judge(request: &Request, site: &Site, candidate: &Candidate, floor: Option<Floor>) -> Simulated {
+/// Reads the plan, and simulates it if it is not known.
+fn judge((request, site): (&Request, &Site), candidate: &Candidate, known: Option<&Answers>) -> Simulated {
     let scenario = candidate.scenario(request, site).map_err(|error| reason(&error))?;
-    simulate(request, site, &scenario, floor)
+    let Some(known) = known else { return simulate(request, &scenario) };
+    let asked = format!("plan {} {} {}", request.limits.headroom.0, request.interrupted, scenario.asked());
+    known.get(&asked).unwrap_or_else(|| {
+        let said = simulate(request, &scenario);
+        known.keep(&asked, &said);
+        said
+    })
 }
 
-/// The plan's figures, if it fits. A bound that leaves room says that its memory need not be asked first.
-pub(super) fn simulate(request: &Request, site: &Site, scenario: &Scenario, floor: Option<Floor>) -> Simulated {
+/// The plan's figures, if it fits.
+pub(super) fn simulate(request: &Request, scenario: &Scenario) -> Simulated {
     let simulated = || -> Result<Option<Figures>, ScenarioError> {
-        let room = LIKELY * site.machine.chip.memory.0 as f64;
-        let answer = match floor.is_some_and(|floor| floor.memory.0 as f64 <= room) {
-            true => Some(predict(scenario, Settings { remedies: false, ..Settings::default() })?),
-            false => predict_if_it_fits(scenario)?,
-        };
-        let fits = answer.filter(|answer| {
+        let fits = predict_if_it_fits(scenario)?.filter(|answer| {
             let memory = &answer.memory;
             memory.fits() && memory.capacity.saturating_sub(memory.device_total()) >= request.limits.headroom
         });
-        Ok(fits.map(|answer| Figures::of(scenario, &answer)))
+        Ok(fits.map(|answer| Figures::of(scenario, &answer, request.interrupted)))
     };
     simulated().map_err(|error| reason(&error))
 }

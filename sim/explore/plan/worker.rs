@@ -6,7 +6,6 @@ use super::candidate::Candidate;
 use super::request::Request;
 use super::search::{Simulated, candidates, simulate};
 use crate::scenario::ScenarioError;
-use crate::scenario::predict::Floor;
 
 /// The plans of a request, listed once.
 pub struct Worker {
@@ -22,16 +21,11 @@ impl Worker {
         Worker { request, plans }
     }
 
-    /// Simulates the plan at a place in the space of a machine; none if there is no such plan. With the bounds of the plan it need not be
-    /// asked first whether it fits. The search has found the plan legal, so an error means that this process cannot read a file.
-    pub fn simulate(
-        &self,
-        site: usize,
-        place: usize,
-        floor: Option<Floor>,
-    ) -> Option<Result<Simulated, ScenarioError>> {
+    /// Simulates the plan at a place in the space of a machine; none if there is no such plan. The search has found the plan
+    /// legal, so an error means that this process cannot read a file.
+    pub fn simulate(&self, site: usize, place: usize) -> Option<Result<Simulated, ScenarioError>> {
         let (at, plan) = (self.request.sites.get(site)?, self.plans.get(site)?.get(place)?);
         let scenario = plan.scenario(&self.request, at);
-        Some(scenario.map(|scenario| simulate(&self.request, at, &scenario, floor)))
+        Some(scenario.map(|scenario| simulate(&self.request, &scenario)))
     }
 }

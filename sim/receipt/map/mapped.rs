@@ -1,9 +1,10 @@
 //! What mapping a row gives: a scenario with what was assumed, or the reason why there is none.
 
+use serde::{Deserialize, Serialize};
 use toml::Value;
 
 /// Why a row is not checked.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Reason {
     /// It is about something that its lane does not have.
     Outside(String),

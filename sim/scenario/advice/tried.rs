@@ -1,6 +1,6 @@
 //! A change that was simulated, and how far an answer moves with it.
 
-use crate::scenario::predict::{Prediction, Settings, predict};
+use crate::scenario::predict::{Prediction, Settings, predict, predict_beside};
 use crate::scenario::{Change, Scenario};
 use crate::units::{Bytes, Time};
 
@@ -63,6 +63,17 @@ impl Tried {
             sure: memory.fits_beyond_doubt(),
         }
     }
+}
+
+/// What the run would do with a change, beside the run without it; none if the scenario's own checks refuse it.
+pub(super) fn tried_beside((scenario, answer): (&Scenario, &Prediction), change: &Change) -> Option<Tried> {
+    let read = scenario.draft.changed(change).tried(None).ok()?;
+    let said = change.to_string();
+    let other = predict_beside(&read, (scenario, answer)).ok()?;
+    Some(match &other {
+        Some(other) => Tried::of(said, &read, other),
+        None => Tried::of(said, scenario, answer),
+    })
 }
 
 /// The run with a change; none if the scenario's own checks refuse it.

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::defaults;
-use super::tried::{Moved, Tried, tried};
+use super::tried::{Moved, Tried, tried_beside};
 use crate::scenario::predict::Prediction;
 use crate::scenario::{Change, Scenario};
 
@@ -63,10 +63,9 @@ impl Unstated {
             defaults::others(scenario).into_iter().filter(|(default, _)| is_decisive(default)).collect();
         tick(Some(others.len()));
         let moved = others.into_par_iter().filter_map(|(default, change)| {
-            let other = tried(scenario, &change);
+            let other = tried_beside((scenario, answer), &change);
             tick(None);
-            let (.., other) = other?;
-            Some(Moved::by(&before, default, other))
+            Some(Moved::by(&before, default, other?))
         });
         Unstated::among(&before, &moved.collect::<Vec<Moved>>())
     }

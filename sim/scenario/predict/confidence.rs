@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use strum::VariantArray;
 
 use crate::units::Time;
@@ -15,7 +16,7 @@ pub fn half_width(step: Time, (low, high): (Time, Time)) -> f64 {
 }
 
 /// How much a step time is worth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, VariantArray)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, VariantArray, Serialize, Deserialize)]
 pub enum Confidence {
     /// The 80 % interval is at most 8 % to either side, in the mean.
     High,

@@ -12,7 +12,7 @@ use crate::runtime::Parts;
 use crate::scenario::Scenario;
 
 /// The costs a prediction used, by kernel, collective, exchange and dispatch class.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Evidence {
     /// By `KernelId`.
     pub kernels: Vec<Cost>,

@@ -1,12 +1,14 @@
 //! What kind of run it is, as far as that says how far predictions of such runs have been off.
 
+use serde::{Deserialize, Serialize};
+
 use crate::hardware::Vendor;
 use crate::program::DType;
 use crate::runtime::Parts;
 use crate::scenario::understood::Scenario;
 
 /// What a run has in common with those that predictions erred on alike.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Kind {
     /// The framework, as a scenario writes it; XLA on GPUs apart.
     pub framework: String,

@@ -165,7 +165,7 @@ pub(super) fn settle(scenario: &Scenario, program: &Program, device: &mut Device
 }
 
 /// Whether two programs ask the allocator for the same, and need the same communicators.
-fn asks_alike(one: &Program, other: &Program) -> bool {
+pub(super) fn asks_alike(one: &Program, other: &Program) -> bool {
     one.buffers == other.buffers
         && (&one.setup, &one.first, one.first_at) == (&other.setup, &other.first, other.first_at)
         && (&one.step, &one.renames) == (&other.step, &other.renames)
@@ -174,28 +174,48 @@ fn asks_alike(one: &Program, other: &Program) -> bool {
 }
 
 /// The class that misses most, or else has the least to spare; the first of several.
-fn tightest(devices: &[DeviceMemory]) -> usize {
+pub(super) fn tightest(devices: &[DeviceMemory]) -> usize {
     let need = |device: &DeviceMemory| if device.on_device { device.device_total() } else { device.wanted };
     let order = |class: &usize| (devices[*class].refused(), need(&devices[*class]), std::cmp::Reverse(*class));
     (0..devices.len()).max_by_key(order).unwrap_or(0)
 }
 
-/// Whether every class of a flight runs in its device's and its host's memory, with so much besides on the device.
-pub(super) fn fit(scenario: &Scenario, (flight, beside): (&Flight, Bytes)) -> bool {
+/// Memory of each class's devices and the tightest class if all run in their devices' and hosts' memory, with so much besides on the
+/// device; none if one does not.
+pub(super) fn if_it_fits(
+    scenario: &Scenario,
+    (flight, beside): (&Flight, Bytes),
+) -> Option<(Vec<DeviceMemory>, usize)> {
     let classes = &flight.classes;
+    let mut devices: Vec<DeviceMemory> = vec![];
     // In turn, for most that do not fit miss it on the first ranks of a pipeline.
-    classes.iter().enumerate().all(|(class, program)| {
-        let known = classes[..class].iter().any(|earlier| asks_alike(earlier, program));
-        known || fits_device(scenario, (program, beside))
-    })
+    for (class, program) in classes.iter().enumerate() {
+        let known = classes[..class].iter().position(|earlier| asks_alike(earlier, program));
+        let device = match known {
+            Some(known) => devices[known].clone(),
+            None => device_if_it_fits(scenario, (program, beside))?,
+        };
+        devices.push(device);
+    }
+    let tightest = tightest(&devices);
+    Some((devices, tightest))
 }
 
-/// Whether a program runs in the memory of its device and its host.
-fn fits_device(scenario: &Scenario, (program, beside): (&Program, Bytes)) -> bool {
-    let limit = scenario.topology.chip.memory.saturating_sub(outside(scenario, program) + beside);
-    let settings = memory::Settings { expandable_segments: scenario.expandable_segments, capacity: limit };
-    let host = Host::of(program.host, &scenario.topology);
-    host.is_none_or(|host| host.lacks() != Some(true)) && memory::replay(program, settings).out_of_memory.is_none()
+/// Memory of a program on a scenario's device, if device and host have it.
+fn device_if_it_fits(scenario: &Scenario, (program, beside): (&Program, Bytes)) -> Option<DeviceMemory> {
+    let outside = outside(scenario, program);
+    let limit = scenario.topology.chip.memory.saturating_sub(outside + beside);
+    if Host::of(program.host, &scenario.topology).is_some_and(|host| host.lacks() == Some(true)) {
+        return None;
+    }
+    let tight = replay(scenario, program, limit);
+    let fits = tight.out_of_memory.is_none();
+    fits.then(|| of_replay(scenario, program, (outside, scenario.topology.chip.memory), tight))
+}
+
+/// A program's memory in so much.
+fn replay(scenario: &Scenario, program: &Program, capacity: Bytes) -> MemoryReport {
+    memory::replay(program, memory::Settings { expandable_segments: scenario.expandable_segments, capacity })
 }
 
 /// Memory outside the allocator: the context, NCCL's buffers for each communicator that the program uses, and user buffers.
@@ -216,7 +236,7 @@ pub(super) fn outside(scenario: &Scenario, program: &Program) -> Bytes {
 }
 
 /// Memory of a program on a scenario's device.
-fn device(scenario: &Scenario, program: &Program) -> DeviceMemory {
+pub(super) fn device(scenario: &Scenario, program: &Program) -> DeviceMemory {
     let outside = outside(scenario, program);
     let memory = scenario.topology.chip.memory;
     // What a compiler may give out, where that is less: JAX takes a share of a GPU's memory.
@@ -225,20 +245,24 @@ fn device(scenario: &Scenario, program: &Program) -> DeviceMemory {
         _ => memory,
     };
     let limit = capacity.saturating_sub(outside);
-    let unlimited =
-        memory::Settings { expandable_segments: scenario.expandable_segments, capacity: Bytes(u64::MAX / 4) };
-    let free = memory::replay(program, unlimited);
-    let wanted = free.peak_reserved + outside;
-    // A plan whose cache would outgrow the device gives cached segments back first, and may still run.
-    let report = if free.peak_reserved <= limit {
-        free
-    } else {
-        let tight = memory::replay(program, memory::Settings { capacity: limit, ..unlimited });
-        if tight.out_of_memory.is_some() {
-            MemoryReport { out_of_memory: tight.out_of_memory, retries: tight.retries, ..free }
-        } else {
-            tight
+    of_replay(scenario, program, (outside, capacity), replay(scenario, program, limit))
+}
+
+/// Memory of a program of which a replay in what the device has is there.
+fn of_replay(
+    scenario: &Scenario,
+    program: &Program,
+    (outside, capacity): (Bytes, Bytes),
+    tight: MemoryReport,
+) -> DeviceMemory {
+    // A limit that was not met is none. A plan whose cache would outgrow the device gives cached segments back first, and may still run.
+    let free = tight.met_limit.then(|| replay(scenario, program, Bytes(u64::MAX / 4)));
+    let wanted = free.as_ref().unwrap_or(&tight).peak_reserved + outside;
+    let report = match free {
+        Some(free) if tight.out_of_memory.is_some() => {
+            MemoryReport { out_of_memory: tight.out_of_memory, retries: tight.retries, met_limit: true, ..free }
         }
+        _ => tight,
     };
     let on_device = report.out_of_memory.is_none();
     let host = Host::of(program.host, &scenario.topology);

@@ -10,6 +10,8 @@
 //! weighed once and a family of n by n^0.8; `witnesses.rs` tests that none of them is better otherwise. The host stands apart: few measured
 //! runs wait for it, and what published hosts take says more ([`HOSTS`]).
 
+use serde::{Deserialize, Serialize};
+
 use super::class::Class;
 use crate::engine::Timeline;
 use crate::hardware::Topology;
@@ -46,7 +48,7 @@ pub const HOSTS: f64 = 1.9;
 const SETS: f64 = 0.15;
 
 /// Shares of a step that predictions err on.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reasons {
     /// Half the width of an 80 % interval by the costs' own residuals alone.
     pub residual: f64,

@@ -12,7 +12,7 @@ use super::memory::{self, DeviceMemory};
 use super::parts::Counts;
 use super::settings::Settings;
 use crate::cost::CostModel;
-use crate::engine::{self, Costs, EngineError, Options, Prepared, Timeline};
+use crate::engine::{self, Costs, EngineError, Options, Prepared, Round, Timeline};
 use crate::program::Discipline;
 use crate::runtime::megatron::CudaGraphs;
 use crate::runtime::{Flight, Parts, Plan};
@@ -40,37 +40,78 @@ pub(super) struct Flown<T = Timeline> {
     pub(super) memory: (Vec<DeviceMemory>, usize),
 }
 
+/// Programs that are written, and their memory where it is known.
+pub(super) struct Written {
+    flight: Flight,
+    memory: Memory,
+}
+
+/// What is to be said of a run's memory.
+enum Memory {
+    /// Nothing: the run is only compared.
+    Unasked,
+    /// All: it is replayed beside the run.
+    Replay,
+    /// It has been replayed: by class, and the class with the least to spare.
+    Known((Vec<DeviceMemory>, usize)),
+}
+
+/// Writes a job's programs, to be run with their memory.
+fn write(scenario: &Scenario, settings: Settings, job: &Plan) -> Option<Written> {
+    let flight = scenario.written(job, scenario.most(settings)).ok()?;
+    Some(Written { flight, memory: Memory::Replay })
+}
+
 /// Runs a scenario's job.
 pub(super) fn fly(scenario: &Scenario, settings: Settings) -> Result<Flown, ScenarioError> {
-    let job = &scenario.job;
-    if let (Some(short), false) = (short_runs(job), settings.record)
-        && let Some(flown) = extended(scenario, settings, short)?
-    {
-        return Ok(flown);
-    }
-    all(scenario, settings)
+    fly_written(scenario, settings, None)
 }
 
 /// Runs a scenario's job if it fits; whether it does is known before its time is looked for.
 pub(super) fn fly_if_it_fits(scenario: &Scenario, settings: Settings) -> Result<Option<Flown>, ScenarioError> {
     let (job, beside) = fewer(&scenario.job);
     let Ok(flight) = scenario.written(&job, scenario.most(settings)) else { return fly(scenario, settings).map(Some) };
-    if !memory::fit(scenario, (&flight, beside)) {
-        return Ok(None);
+    let Some(memory) = memory::if_it_fits(scenario, (&flight, beside)) else { return Ok(None) };
+    // Of a compiled step a few inputs are written, which say whether it fits and not how it runs.
+    let whole = !matches!(job.parts(), Parts::Compiled(_));
+    let known = whole.then_some(Written { flight, memory: Memory::Known(memory) });
+    fly_written(scenario, settings, known).map(Some)
+}
+
+/// Programs of few micro-batches of a job, with which [`fly_written`] goes on.
+pub(super) fn write_few(scenario: &Scenario) -> Option<Flight> {
+    scenario.written(&fewer(&scenario.job).0, scenario.most(Settings::default())).ok()
+}
+
+/// The same with their memory, if it is known.
+pub(super) fn with_memory(flight: Flight, memory: Option<(Vec<DeviceMemory>, usize)>) -> Written {
+    Written { flight, memory: memory.map_or(Memory::Replay, Memory::Known) }
+}
+
+/// Runs a scenario's job, of which the programs of [`fewer`] may be written.
+pub(super) fn fly_written(
+    scenario: &Scenario,
+    settings: Settings,
+    known: Option<Written>,
+) -> Result<Flown, ScenarioError> {
+    let job = &scenario.job;
+    let (Some(short), false) = (short_runs(job), settings.record) else { return all(scenario, settings, known) };
+    match extended(scenario, settings, short, known)? {
+        Some(flown) => Ok(flown),
+        None => all(scenario, settings, None),
     }
-    fly(scenario, settings).map(Some)
 }
 
 /// Runs all micro-batches of a job, or some where they are too many to be written.
-fn all(scenario: &Scenario, settings: Settings) -> Result<Flown, ScenarioError> {
+fn all(scenario: &Scenario, settings: Settings, known: Option<Written>) -> Result<Flown, ScenarioError> {
     let job = &scenario.job;
     if !scenario.far_too_long(settings)
-        && let Ok(flight) = scenario.written(job, scenario.most(settings))
+        && let Some(written) = known.or_else(|| write(scenario, settings, job))
     {
-        return run(scenario, flight, (settings, true), |job| job.run());
+        return run(scenario, written, settings, |job| job.run());
     }
     let flown = match (unwritten(job), settings.record) {
-        (Some(short), false) => extended(scenario, settings, short)?,
+        (Some(short), false) => extended(scenario, settings, short, None)?,
         _ => None,
     };
     flown.ok_or_else(|| scenario.too_long(settings))
@@ -160,26 +201,62 @@ pub(in crate::scenario) fn need(scenario: &Scenario) -> Option<Need> {
 }
 
 /// The step from short runs; none if they are too long, or say nothing of it.
-fn extended(scenario: &Scenario, settings: Settings, runs: Runs) -> Result<Option<Flown>, ScenarioError> {
-    if let Some(flown) = from_one(scenario, settings, runs)? {
+fn extended(
+    scenario: &Scenario,
+    settings: Settings,
+    runs: Runs,
+    known: Option<Written>,
+) -> Result<Option<Flown>, ScenarioError> {
+    if let Some(flown) = from_one(scenario, settings, runs, known)? {
         return Ok(Some(flown));
     }
     if runs.rounds[3] >= WORTH { from_three(scenario, settings, runs) } else { Ok(None) }
 }
 
-/// The step from the longest short run, if a round of it repeats.
-fn from_one(scenario: &Scenario, settings: Settings, runs: Runs) -> Result<Option<Flown>, ScenarioError> {
+/// Rounds after which a pipeline repeats itself that does not after a few: with many stages a rank, or a host that gets far ahead.
+const LATER: u32 = 8;
+
+/// The step from the longest short run, if a round of it repeats; else from one of some more rounds, which takes no more memory.
+fn from_one(
+    scenario: &Scenario,
+    settings: Settings,
+    runs: Runs,
+    known: Option<Written>,
+) -> Result<Option<Flown>, ScenarioError> {
     let [.., short, all] = runs.rounds;
     let (Some(split), Some(job)) = (scenario.job.split(), runs.job(&scenario.job, short)) else { return Ok(None) };
-    let Ok(flight) = scenario.written(&job, scenario.most(settings)) else { return Ok(None) };
-    if flight.classes.iter().any(|program| program.rounds.is_empty()) {
+    let further = |written: u32| (all - written) * runs.each / split.round();
+    let begin = |flight: &Flight| flight.classes.iter().all(|program| !program.rounds.is_empty());
+    let Some(written) = known.or_else(|| write(scenario, settings, &job)) else { return Ok(None) };
+    if !begin(&written.flight) {
         return Ok(None);
     }
-    let further = (all - short) * runs.each / split.round();
-    let ran = run(scenario, flight, (settings, true), |job| job.run_further(further))?;
+    let ran = run(scenario, written, settings, |job| job.run_further(further(short)))?;
     let Flown { timeline, flight, evidence, mut counts, ranks, mut host_work, memory } = ran;
-    let Some((timeline, each)) = timeline else { return Ok(None) };
+    let later = || -> Result<Option<(Timeline, Vec<Round>)>, ScenarioError> {
+        let Some(job) = runs.job(&scenario.job, LATER).filter(|_| all >= LATER + short) else { return Ok(None) };
+        // The few rounds are in memory, too.
+        let more = scenario.written(&job, scenario.most(settings) / 4).ok().filter(begin);
+        let Some(more) = more else { return Ok(None) };
+        let written = Written { flight: more, memory: Memory::Unasked };
+        let ran = run(scenario, written, settings, |job| job.run_further(further(LATER)))?;
+        let mut pairs = flight.classes.iter().zip(&ran.flight.classes);
+        let alike = pairs.all(|(few, more)| {
+            (&few.kernels, &few.comms, &few.exchanges) == (&more.kernels, &more.comms, &more.exchanges)
+        });
+        // More rounds may have their blocks lie otherwise.
+        let (few, more) = (&memory.0[memory.1], ran.flight.classes.get(memory.1));
+        let more = more.filter(|_| alike).map(|program| memory::device(scenario, program));
+        let holds = |device: &DeviceMemory| (device.report.peak_reserved, device.wanted);
+        Ok(ran.timeline.filter(|_| more.is_some_and(|more| holds(&more) == holds(few))))
+    };
+    let found = match timeline {
+        Some(found) => Some(found),
+        None => later()?,
+    };
+    let Some((timeline, each)) = found else { return Ok(None) };
     length::check_time(scenario, timeline.step.0.into())?;
+    let further = further(short);
     for ((program, counts), round) in flight.classes.iter().zip(&mut counts).zip(&each) {
         counts.add(program, round, further);
     }
@@ -217,8 +294,9 @@ fn from_three(scenario: &Scenario, settings: Settings, runs: Runs) -> Result<Opt
         let Some(job) = runs.job(&scenario.job, rounds) else { return Ok(None) };
         // All three are in memory at once.
         let share = scenario.most(settings) / u64::from(sum) * u64::from(rounds);
-        let flight = scenario.written(&job, share).ok();
-        flight.map(|flight| run(scenario, flight, (settings, memory), |job| job.run())).transpose()
+        let memory = if memory { Memory::Replay } else { Memory::Unasked };
+        let written = scenario.written(&job, share).ok().map(|flight| Written { flight, memory });
+        written.map(|written| run(scenario, written, settings, |job| job.run())).transpose()
     };
     let (third, (second, first)) = rayon::join(
         || short(rounds[2], true),
@@ -276,23 +354,28 @@ pub(super) struct Priced {
     ranks: Vec<Vec<u32>>,
 }
 
-/// Asks what all parts of a job cost.
-pub(super) fn price(scenario: &Scenario, flight: &Flight) -> Result<Priced, ScenarioError> {
+/// What all parts of a job cost, by class; and its ranks, by class.
+pub(super) fn ask(scenario: &Scenario, flight: &Flight) -> (Vec<(Costs, Evidence)>, Vec<Vec<u32>>) {
     let model = CostModel::new(&scenario.profile, scenario.regime).with(scenario.software);
     let mut known = costs::Known::new();
     let mut ranks = vec![vec![]; flight.classes.len()];
     for (&class, rank) in flight.class_of.iter().zip(0..) {
         ranks[class as usize].push(rank);
     }
+    let classes = flight.classes.iter().zip(&ranks);
+    let costs = classes.map(|(program, ranks)| costs::costs(scenario, (program, ranks), &model, &mut known));
+    (costs.collect(), ranks)
+}
+
+/// The same, with how often each is issued.
+pub(super) fn price(scenario: &Scenario, flight: &Flight) -> Result<Priced, ScenarioError> {
+    let (costs, ranks) = ask(scenario, flight);
+    let (costs, evidence): (Vec<_>, Vec<_>) = costs.into_iter().unzip();
     let counts: Vec<Counts> = flight.classes.par_iter().with_max_len(1).map(|program| Counts::of(program)).collect();
-    let (mut priced, mut evidence) = (vec![], vec![]);
-    for ((program, ranks), counts) in flight.classes.iter().zip(&ranks).zip(&counts) {
-        let (costs, why) = costs::costs(scenario, (program, ranks), &model, &mut known);
-        length::check_time(scenario, counts.busy(program, &costs))?;
-        priced.push(costs);
-        evidence.push(why);
+    for ((program, counts), costs) in flight.classes.iter().zip(&counts).zip(&costs) {
+        length::check_time(scenario, counts.busy(program, costs))?;
     }
-    Ok(Priced { costs: priced, evidence, counts, ranks })
+    Ok(Priced { costs, evidence, counts, ranks })
 }
 
 /// How programs are run. One that is compiled whole is a single launch, and the host writes the next one down meanwhile.
@@ -306,8 +389,8 @@ pub(super) fn options(flight: &Flight) -> Options {
 /// Runs programs as told; replays their memory beside that, if asked for.
 fn run<T: Send>(
     scenario: &Scenario,
-    flight: Flight,
-    (settings, memory): (Settings, bool),
+    Written { flight, memory }: Written,
+    settings: Settings,
     run: impl FnOnce(Prepared<'_>) -> Result<T, EngineError> + Send,
 ) -> Result<Flown<T>, ScenarioError> {
     scenario.simulated(&flight, settings)?;
@@ -321,115 +404,14 @@ fn run<T: Send>(
     let prepared = engine::prepare(job, options).map_err(failed)?;
     let host_work = prepared.host_work();
     let simulate = || run(prepared).map_err(failed);
-    let replay = || if memory { memory::devices(scenario, &flight) } else { (vec![], 0) };
+    let replay = || match memory {
+        Memory::Unasked => (vec![], 0),
+        Memory::Replay => memory::devices(scenario, &flight),
+        Memory::Known(known) => known,
+    };
     let (timeline, memory) = rayon::join(simulate, replay);
     Ok(Flown { timeline: timeline?, host_work, flight, evidence, counts, ranks, memory })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn plan(keys: &str) -> Scenario {
-        let text = format!(
-            "runtime = \"fsdp2\"\n[topology]\nname = \"h100-sxm-80gb\"\nnodes = 1\n[model]\nname = \"llama-3.1-8b\"\nlayers = 3\n{keys}"
-        );
-        Scenario::parse("plan.toml", &text).expect(keys)
-    }
-
-    const SETTINGS: Settings = Settings { fold: true, record: false, remedies: false };
-
-    /// Whether the fullest devices of two runs hold the same. The last stage of a pipeline holds a loss of 512 B for every micro-batch of
-    /// the step, so what is allocated may differ by that.
-    fn reserve_alike((few, at): &(Vec<DeviceMemory>, usize), (all, same): &(Vec<DeviceMemory>, usize)) -> bool {
-        let (few, all) = (&few[*at], &all[*same]);
-        let losses = all.report.peak_allocated.saturating_sub(few.report.peak_allocated);
-        at == same
-            && (few.report.peak_reserved, few.wanted) == (all.report.peak_reserved, all.wanted)
-            && losses.0 <= 512 * 64
-    }
-
-    /// Holds a step that was extended against the run of all its micro-batches.
-    fn is_the_whole_step(scenario: &Scenario, extended: &Flown, keys: &str) {
-        let flight = scenario.flight().expect("it is short enough");
-        let run = run(scenario, flight, (SETTINGS, true), |job| job.run()).expect(keys);
-        assert!(
-            engine::agree(&extended.timeline, &run.timeline),
-            "{keys}: {} {}",
-            extended.timeline.step,
-            run.timeline.step
-        );
-        assert_eq!(extended.timeline.ends, run.timeline.ends, "{keys}");
-        assert!(reserve_alike(&extended.memory, &run.memory), "{keys}");
-        for (few, all) in extended.counts.iter().zip(&run.counts) {
-            assert_eq!(
-                (&few.kernels, &few.comms, &few.exchanges),
-                (&all.kernels, &all.comms, &all.exchanges),
-                "{keys}"
-            );
-            assert_eq!((few.flops, few.owners), (all.flops, all.owners), "{keys}");
-        }
-    }
-
-    /// What makes a step too long to be written are many micro-batches: the few that are run instead say what all would.
-    #[test]
-    fn a_step_that_is_extended_is_the_step_that_is_run() {
-        for keys in [
-            "[mesh]\ndp_shard = 8\n[batch]\nsequence = 2048\naccumulation = 40",
-            "[mesh]\ndp_shard = 8\n[batch]\nsequence = 128\naccumulation = 40",
-            "[mesh]\ndp_shard = 4\ndp_replicate = 2\n[batch]\nsequence = 1024\naccumulation = 25\nsync_every_micro_batch = false",
-            "[mesh]\ndp_shard = 8\n[batch]\nsequence = 512\naccumulation = 17\n[loop]\ntrain_metrics = 3",
-        ] {
-            let scenario = plan(keys);
-            let runs = unwritten(&scenario.job).expect("many micro-batches");
-            let long = extended(&scenario, SETTINGS, runs).expect(keys).expect("they agree");
-            is_the_whole_step(&scenario, &long, keys);
-        }
-    }
-
-    /// While the optimizer runs, the host gets ahead of the device. Where a micro-batch keeps it longer than the device, it loses that lead
-    /// after some micro-batches, so a few of them say nothing of the others.
-    #[test]
-    fn a_host_that_falls_behind_after_many_micro_batches_is_not_taken_to_keep_up() {
-        let mut refused = 0;
-        for sequence in [256, 384, 448, 512, 576, 640, 704, 768, 1024] {
-            let keys = format!("[mesh]\ndp_shard = 8\n[batch]\nsequence = {sequence}\naccumulation = 48");
-            let scenario = plan(&keys);
-            let runs = short_runs(&scenario.job).expect("many micro-batches");
-            match extended(&scenario, SETTINGS, runs).expect(&keys) {
-                Some(long) => is_the_whole_step(&scenario, &long, &keys),
-                None => refused += 1,
-            }
-        }
-        assert!(refused < 9, "nothing was extended");
-    }
-
-    /// Of a pipeline that repeats itself, four rounds are written, and the others are one of them over again.
-    #[test]
-    fn rounds_that_are_not_written_are_run() {
-        let megatron = |keys: &str| {
-            let text = format!(
-                "runtime = \"megatron\"\n[topology]\nname = \"h100-sxm-80gb\"\nnodes = 1\n[model]\nname = \"llama-3.1-8b\"\n\
-                 layers = 8\n{keys}"
-            );
-            Scenario::parse("plan.toml", &text).expect(keys)
-        };
-        let mut repeat = 0;
-        for keys in [
-            "[mesh]\ntp = 2\npp = 4\n[batch]\nsequence = 2048\naccumulation = 24",
-            "[mesh]\ntp = 2\npp = 4\n[batch]\nsequence = 2048\naccumulation = 28\n[pipeline]\nvirtual_stages = 2",
-            "[mesh]\ntp = 2\npp = 2\ncp = 2\n[batch]\nsequence = 4096\naccumulation = 40\n[pipeline]\nvirtual_stages = 4",
-            "[mesh]\npp = 8\n[batch]\nsequence = 1024\naccumulation = 56\n[megatron]\nfp8 = \"tensorwise\"",
-            "[mesh]\npp = 2\n[batch]\nsequence = 1024\naccumulation = 16\n[megatron]\nrecompute = { uniform = 1 }",
-        ] {
-            let scenario = megatron(keys);
-            let runs = short_runs(&scenario.job).expect("many micro-batches");
-            // A host that is still getting ahead of its device after four rounds has no round that repeats.
-            let Some(long) = from_one(&scenario, SETTINGS, runs).expect(keys) else { continue };
-            repeat += 1;
-            is_the_whole_step(&scenario, &long, keys);
-            assert!(long.flight.instructions() * 5 < scenario.flight().expect(keys).instructions() * 4, "{keys}");
-        }
-        assert!(repeat >= 3, "{repeat} of 5 repeat");
-    }
-}
+mod tests;

@@ -1,12 +1,12 @@
 //! Numbers of a topology file that change nothing: somebody who edits one should not think that the answer has moved by it.
 //! Keys of which only a prediction tells that they change nothing.
 //!
-//! A number is one that somebody has edited if it is not the shipped machine's of the same profile. What it changes is asked of
-//! the prediction itself, made again on a machine that has the shipped number.
+//! A number is one that somebody has edited if it is not the shipped machine's of the same profile. What it changes is asked of all that
+//! a prediction is made of: the same programs with the same costs are the same step.
 
 use std::cell::LazyCell;
 
-use super::{Prediction, Settings, predict};
+use super::{Prediction, Settings, predict, predict_beside};
 use crate::hardware::{Fact, Topology};
 use crate::scenario::reader::Idle;
 use crate::scenario::understood::Scenario;
@@ -44,7 +44,7 @@ pub(super) fn idle(scenario: &Scenario, answer: &Prediction, settings: Settings)
 }
 
 /// Numbers of the topology that are not the shipped machine's of the same profile and change nothing, each with why.
-pub(super) fn unread(scenario: &Scenario, answer: &Prediction, settings: Settings) -> Vec<Idle> {
+pub(super) fn unread(scenario: &Scenario, answer: &Prediction) -> Vec<Idle> {
     let topology = &scenario.topology;
     let shipped = Topology::shipped(&topology.profile);
     let as_shipped = |fact: &&Fact| {
@@ -52,11 +52,14 @@ pub(super) fn unread(scenario: &Scenario, answer: &Prediction, settings: Setting
         known.clone().any(|known| known.name == fact.name && known.value == fact.value)
     };
     let changed = topology.facts.iter().filter(|fact| !as_shipped(fact) && fact.name != ALWAYS_READ);
-    let known = LazyCell::new(|| predicted(answer));
-    let again = Settings { remedies: false, record: false, ..settings };
+    let (ran, known) = (answer.as_ran(scenario), LazyCell::new(|| predicted(answer)));
+    let shown = LazyCell::new(|| ran.on(scenario).0);
     let same = |text: &String| {
-        let other = scenario.draft.tried(Some(text)).and_then(|scenario| predict(&scenario, again));
-        other.is_ok_and(|other| predicted(&other) == *known)
+        let Ok(other) = scenario.draft.tried(Some(text)) else { return false };
+        // What differs where it is shown is read. How much of a link something takes is seen in a run alone.
+        ran.on(&other).0 == *shown
+            && predict_beside(&other, (scenario, answer))
+                .is_ok_and(|other| other.is_none_or(|other| predicted(&other) == *known))
     };
     let mut text = topology.text.clone();
     let mut unread = vec![];

@@ -1,0 +1,104 @@
+//! Steps that are told from a few rounds, held against the run of all of them.
+
+use super::*;
+
+fn plan(keys: &str) -> Scenario {
+    let text = format!(
+        "runtime = \"fsdp2\"\n[topology]\nname = \"h100-sxm-80gb\"\nnodes = 1\n[model]\nname = \"llama-3.1-8b\"\nlayers = 3\n{keys}"
+    );
+    Scenario::parse("plan.toml", &text).expect(keys)
+}
+
+const SETTINGS: Settings = Settings { fold: true, record: false, remedies: false };
+
+/// Whether the fullest devices of two runs hold the same. The last stage of a pipeline holds a loss of 512 B for every micro-batch of
+/// the step, so what is allocated may differ by that.
+fn reserve_alike((few, at): &(Vec<DeviceMemory>, usize), (all, same): &(Vec<DeviceMemory>, usize)) -> bool {
+    let (few, all) = (&few[*at], &all[*same]);
+    let losses = all.report.peak_allocated.saturating_sub(few.report.peak_allocated);
+    at == same
+        && (few.report.peak_reserved, few.wanted) == (all.report.peak_reserved, all.wanted)
+        && losses.0 <= 512 * 64
+}
+
+/// Holds a step that was extended against the run of all its micro-batches.
+fn is_the_whole_step(scenario: &Scenario, extended: &Flown, keys: &str) {
+    let flight = scenario.flight().expect("it is short enough");
+    let written = Written { flight, memory: Memory::Replay };
+    let run = run(scenario, written, SETTINGS, |job| job.run()).expect(keys);
+    assert!(
+        engine::agree(&extended.timeline, &run.timeline),
+        "{keys}: {} {}",
+        extended.timeline.step,
+        run.timeline.step
+    );
+    assert_eq!(extended.timeline.ends, run.timeline.ends, "{keys}");
+    assert!(reserve_alike(&extended.memory, &run.memory), "{keys}");
+    for (few, all) in extended.counts.iter().zip(&run.counts) {
+        assert_eq!((&few.kernels, &few.comms, &few.exchanges), (&all.kernels, &all.comms, &all.exchanges), "{keys}");
+        assert_eq!((few.flops, few.owners), (all.flops, all.owners), "{keys}");
+    }
+}
+
+/// What makes a step too long to be written are many micro-batches: the few that are run instead say what all would.
+#[test]
+fn a_step_that_is_extended_is_the_step_that_is_run() {
+    for keys in [
+        "[mesh]\ndp_shard = 8\n[batch]\nsequence = 2048\naccumulation = 40",
+        "[mesh]\ndp_shard = 8\n[batch]\nsequence = 128\naccumulation = 40",
+        "[mesh]\ndp_shard = 4\ndp_replicate = 2\n[batch]\nsequence = 1024\naccumulation = 25\nsync_every_micro_batch = false",
+        "[mesh]\ndp_shard = 8\n[batch]\nsequence = 512\naccumulation = 17\n[loop]\ntrain_metrics = 3",
+    ] {
+        let scenario = plan(keys);
+        let runs = unwritten(&scenario.job).expect("many micro-batches");
+        let long = extended(&scenario, SETTINGS, runs, None).expect(keys).expect("they agree");
+        is_the_whole_step(&scenario, &long, keys);
+    }
+}
+
+/// While the optimizer runs, the host gets ahead of the device. Where a micro-batch keeps it longer than the device, it loses that lead
+/// after some micro-batches, so a few of them say nothing of the others.
+#[test]
+fn a_host_that_falls_behind_after_many_micro_batches_is_not_taken_to_keep_up() {
+    let mut refused = 0;
+    for sequence in [256, 384, 448, 512, 576, 640, 704, 768, 1024] {
+        let keys = format!("[mesh]\ndp_shard = 8\n[batch]\nsequence = {sequence}\naccumulation = 48");
+        let scenario = plan(&keys);
+        let runs = short_runs(&scenario.job).expect("many micro-batches");
+        match extended(&scenario, SETTINGS, runs, None).expect(&keys) {
+            Some(long) => is_the_whole_step(&scenario, &long, &keys),
+            None => refused += 1,
+        }
+    }
+    assert!(refused < 9, "nothing was extended");
+}
+
+/// Of a pipeline that repeats itself, four rounds are written, and the others are one of them over again.
+#[test]
+fn rounds_that_are_not_written_are_run() {
+    let megatron = |keys: &str| {
+        let text = format!(
+            "runtime = \"megatron\"\n[topology]\nname = \"h100-sxm-80gb\"\nnodes = 1\n[model]\nname = \"llama-3.1-8b\"\n\
+             layers = 8\n{keys}"
+        );
+        Scenario::parse("plan.toml", &text).expect(keys)
+    };
+    let mut repeat = 0;
+    for keys in [
+        "[mesh]\ntp = 2\npp = 4\n[batch]\nsequence = 2048\naccumulation = 24",
+        "[mesh]\ntp = 2\npp = 4\n[batch]\nsequence = 2048\naccumulation = 28\n[pipeline]\nvirtual_stages = 2",
+        "[mesh]\ntp = 2\npp = 2\ncp = 2\n[batch]\nsequence = 4096\naccumulation = 40\n[pipeline]\nvirtual_stages = 4",
+        "[mesh]\npp = 8\n[batch]\nsequence = 1024\naccumulation = 56\n[megatron]\nfp8 = \"tensorwise\"",
+        "[mesh]\ntp = 2\npp = 4\n[batch]\nsequence = 1024\naccumulation = 64\n[pipeline]\nvirtual_stages = 2\noverlap_p2p = true",
+        "[mesh]\npp = 2\n[batch]\nsequence = 1024\naccumulation = 16\n[megatron]\nrecompute = { uniform = 1 }",
+    ] {
+        let scenario = megatron(keys);
+        let runs = short_runs(&scenario.job).expect("many micro-batches");
+        // A host that is still getting ahead of its device after four rounds has no round that repeats.
+        let Some(long) = from_one(&scenario, SETTINGS, runs, None).expect(keys) else { continue };
+        repeat += 1;
+        is_the_whole_step(&scenario, &long, keys);
+        assert!(long.flight.instructions() * 5 < scenario.flight().expect(keys).instructions() * 4, "{keys}");
+    }
+    assert!(repeat >= 3, "{repeat} of 5 repeat");
+}
