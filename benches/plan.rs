@@ -32,7 +32,7 @@ fn search(criterion: &mut Criterion) {
     group.bench_function("decided", |bench| bench.iter(|| decide(false).next(1)));
     let some: Vec<_> = legal.iter().step_by(EVERY).collect();
     group.throughput(Throughput::Elements(some.len() as u64));
-    let simulate = |&&(place, floor): &&_| worker.simulate(0, place, Some(floor)).unwrap().unwrap();
+    let simulate = |&&place: &&usize| worker.simulate(0, place).unwrap().unwrap();
     group.bench_function("simulated", |bench| bench.iter(|| some.iter().map(simulate).filter(Result::is_ok).count()));
     group.finish();
 }

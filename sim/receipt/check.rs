@@ -303,6 +303,9 @@ impl Known<'_> {
     }
 }
 
+/// A row whose answer is not known, by its place among them, and what it is mapped to.
+type Open = (usize, Result<Mapped, Reason>);
+
 /// Answers for all rows, in their order. Those that ask the same of the simulator, as a run and its repetition do, are flown once. A
 /// scenario is there only while it is flown: with its programs it takes some megabytes.
 fn flown(
@@ -314,15 +317,15 @@ fn flown(
     let open: Vec<usize> = (0..rows.len()).filter(|&at| found[at].is_none()).collect();
     (open.len()..rows.len()).for_each(|_| done());
     let mapped = |&at: &usize| (at, caught(|| map(rows[at], tables)));
-    let mapped: Vec<(usize, Result<Mapped, Reason>)> = open.par_iter().map(mapped).collect();
-    let mut alike: BTreeMap<String, Vec<(usize, Result<Mapped, Reason>)>> = BTreeMap::new();
+    let mapped: Vec<Open> = open.par_iter().map(mapped).collect();
+    let mut alike: BTreeMap<String, Vec<Open>> = BTreeMap::new();
     for (at, mapped) in mapped {
         let asked = mapped.as_ref().map_or_else(|_| format!("row {at}"), |mapped| asked(&mapped.text));
         alike.entry(asked).or_default().push((at, mapped));
     }
-    let fly = |group: Vec<(usize, Result<Mapped, Reason>)>| {
+    let fly = |group: Vec<Open>| {
         let mut answered = None;
-        let judge = |(at, mapped): (usize, Result<Mapped, Reason>)| {
+        let judge = |(at, mapped): Open| {
             let case = caught(|| case_of(rows[at], mapped?));
             let said = case.and_then(|case| {
                 let answered = answered.get_or_insert_with(|| caught(|| answer(&case, known.speed)));
