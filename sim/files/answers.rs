@@ -48,15 +48,14 @@ impl Answers {
         let failed = |why| WriteError { path: path.to_owned(), why };
         let head = Head { answers_of_windtunnel: build().map_err(failed)? };
         let (mut journal, held) = Place::take(path)?.open()?;
-        let text = String::from_utf8_lossy(&held);
-        let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-        let first = lines.next().map(serde_json::from_str::<Head>);
+        let mut lines = held.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n"));
+        let first = lines.next().unwrap_or(&held);
         let mut known = BTreeMap::new();
-        match first {
-            Some(Ok(there)) if there == head => {
-                let mut whole = text.find('\n').map_or(0, |end| end + 1);
+        match serde_json::from_slice::<Head>(first) {
+            Ok(there) if there == head => {
+                let mut whole = first.len();
                 for line in lines {
-                    let Ok(Line { asked, said }) = serde_json::from_str(line) else { break };
+                    let Ok(Line { asked, said }) = serde_json::from_slice(line) else { break };
                     whole += line.len();
                     known.insert(asked, said);
                 }
@@ -65,13 +64,10 @@ impl Answers {
                     journal.cut(whole as u64)?;
                 }
             }
-            Some(Err(_)) => {
+            Err(_) if !held.is_empty() => {
                 return Err(failed(io::Error::other("it holds no answers of windtunnel: name another file")));
             }
-            None if !held.is_empty() => {
-                return Err(failed(io::Error::other("it holds no answers of windtunnel: name another file")));
-            }
-            Some(Ok(_)) | None => {
+            _ => {
                 journal.cut(0)?;
                 journal.append(&written(&head))?;
             }

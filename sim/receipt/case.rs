@@ -55,7 +55,7 @@ pub struct Room {
 }
 
 /// A receipt held against its prediction.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Judged {
     /// The receipt's id.
     pub id: String,

@@ -71,7 +71,7 @@ impl Ran<'_> {
     pub(super) fn runs_as(self, other: &Scenario, few: Option<&Flight>) -> bool {
         let of = |scenario: &Scenario| {
             let switches = (scenario.one_queue, scenario.launch_blocking, scenario.expandable_segments);
-            (switches, scenario.job.micro_batches(), scenario.job.tokens())
+            (switches, scenario.topology.chip.memory, scenario.job.micro_batches(), scenario.job.tokens())
         };
         let known = || rounds::write_few(self.scenario);
         of(other) == of(self.scenario)

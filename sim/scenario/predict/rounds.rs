@@ -238,17 +238,18 @@ fn from_one(
         // The few rounds are in memory, too.
         let more = scenario.written(&job, scenario.most(settings) / 4).ok().filter(begin);
         let Some(more) = more else { return Ok(None) };
-        let written = Written { flight: more, memory: Memory::Unasked };
-        let ran = run(scenario, written, settings, |job| job.run_further(further(LATER)))?;
-        let mut pairs = flight.classes.iter().zip(&ran.flight.classes);
-        let alike = pairs.all(|(few, more)| {
+        let alike = flight.classes.iter().zip(&more.classes).all(|(few, more)| {
             (&few.kernels, &few.comms, &few.exchanges) == (&more.kernels, &more.comms, &more.exchanges)
         });
         // More rounds may have their blocks lie otherwise.
-        let (few, more) = (&memory.0[memory.1], ran.flight.classes.get(memory.1));
-        let more = more.filter(|_| alike).map(|program| memory::device(scenario, program));
+        let (few, tightest) = (&memory.0[memory.1], more.classes.get(memory.1));
+        let tightest = tightest.filter(|_| alike).map(|program| memory::device(scenario, program));
         let holds = |device: &DeviceMemory| (device.report.peak_reserved, device.wanted);
-        Ok(ran.timeline.filter(|_| more.is_some_and(|more| holds(&more) == holds(few))))
+        if tightest.is_none_or(|more| holds(&more) != holds(few)) {
+            return Ok(None);
+        }
+        let written = Written { flight: more, memory: Memory::Unasked };
+        Ok(run(scenario, written, settings, |job| job.run_further(further(LATER)))?.timeline)
     };
     let found = match timeline {
         Some(found) => Some(found),
