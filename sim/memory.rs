@@ -10,6 +10,7 @@ mod fixed;
 mod granted;
 pub mod replay;
 pub mod report;
+mod rounds;
 
 pub use caching::{Allocator, OutOfMemory, Settings};
 pub use calls::DeviceCalls;

@@ -245,6 +245,8 @@ pub struct Program {
     /// Where in the step the host begins a round of micro-batches that may repeat the one before: a hint, which the engine
     /// follows where it finds that it does.
     pub rounds: Vec<u32>,
+    /// Rounds that every step has beyond those that are written, of which each does what a written one does.
+    pub further: u32,
     /// Distinct kernels.
     pub kernels: Vec<Kernel>,
     /// Distinct collectives.

@@ -184,6 +184,12 @@ impl Allocator {
         Bytes(self.blocks[block.0.get() as usize - 1].size)
     }
 
+    /// Where a block lies, and how large it is.
+    pub(super) fn place(&self, block: BlockId) -> (u64, u64) {
+        let Block { address, size, .. } = self.blocks[block.0.get() as usize - 1];
+        (address, size)
+    }
+
     /// Bytes taken from the device.
     pub fn reserved(&self) -> Bytes {
         Bytes(self.reserved)
@@ -191,7 +197,19 @@ impl Allocator {
 
     /// Bytes taken from the device for one stream.
     pub fn reserved_by(&self, stream: usize) -> Bytes {
-        Bytes(self.pools[2 * stream].reserved + self.pools[2 * stream + 1].reserved)
+        self.reserved_by_pool(2 * stream) + self.reserved_by_pool(2 * stream + 1)
+    }
+
+    /// Bytes taken from the device for one pool.
+    pub(super) fn reserved_by_pool(&self, pool: usize) -> Bytes {
+        Bytes(self.pools[pool].reserved)
+    }
+
+    /// The pool that serves a request of a stream.
+    #[inline]
+    pub(super) fn pool(bytes: Bytes, stream: usize) -> usize {
+        let (_, small) = rounded_size(bytes);
+        2 * stream + usize::from(!small)
     }
 
     /// How often cached segments had to be given back to serve a request (`num_alloc_retries`).
@@ -238,7 +256,7 @@ impl Allocator {
     }
 
     /// Takes a block of at least `bytes` for a stream.
-    #[inline]
+    #[inline(always)]
     pub fn alloc(&mut self, bytes: Bytes, stream: usize) -> Result<BlockId, OutOfMemory> {
         let (size, small) = rounded_size(bytes);
         let pool = 2 * stream + usize::from(!small);
@@ -276,7 +294,7 @@ impl Allocator {
     }
 
     /// Gives a block back.
-    #[inline]
+    #[inline(always)]
     pub fn free(&mut self, block: BlockId) {
         let at = block.0.get() - 1;
         let Block { address, size, previous, next, .. } = self.blocks[at as usize];

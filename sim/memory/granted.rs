@@ -1,7 +1,7 @@
-//! How large the block of each buffer is, at any moment of a step.
+//! How large the block of each buffer is at a step's peak.
 //!
-//! A step gives a buffer mostly the block size that it had in the step before, so sizes are held as of the step's begin, with what
-//! changes after it.
+//! A step gives a buffer mostly the block size that it had in the step before. So sizes are held as of the step's begin, with what
+//! changes after it. When the peak is known, they are settled as they were then.
 
 use crate::units::Bytes;
 
@@ -10,8 +10,8 @@ use crate::units::Bytes;
 pub struct Granted {
     now: Vec<u64>,
     at_begin: Vec<u64>,
-    /// After which instruction of the step which buffer's block had which size.
-    changes: Vec<(usize, u32, u64)>,
+    /// Which buffer's block had another size from then on, in turn.
+    changes: Vec<(u32, u64)>,
 }
 
 impl Granted {
@@ -30,19 +30,29 @@ impl Granted {
     }
 
     #[inline]
-    pub(super) fn set(&mut self, at: usize, buffer: usize, size: Bytes) {
+    pub(super) fn set(&mut self, buffer: usize, size: Bytes) {
         if self.now[buffer] != size.0 {
             self.now[buffer] = size.0;
-            self.changes.push((at, buffer as u32, size.0));
+            self.changes.push((buffer as u32, size.0));
         }
     }
 
-    /// The sizes once so many instructions of the step have run; nothing where a compiler gave memory out.
-    pub(super) fn after(&self, instructions: usize) -> Vec<u64> {
-        let mut sizes = self.at_begin.clone();
-        for &(_, buffer, size) in self.changes.iter().take_while(|&&(at, ..)| at < instructions) {
-            sizes[buffer as usize] = size;
+    /// How many changes there were since the step began.
+    pub(super) fn changes(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// Leaves the sizes as they were after so many changes.
+    pub(super) fn settle(&mut self, changes: usize) {
+        self.now.clone_from(&self.at_begin);
+        for &(buffer, size) in self.changes.iter().take(changes) {
+            self.now[buffer as usize] = size;
         }
-        sizes
+        (self.at_begin, self.changes) = (vec![], vec![]);
+    }
+
+    /// The size of each buffer's block; nothing where a compiler gave memory out.
+    pub(super) fn sizes(&self) -> &[u64] {
+        &self.now
     }
 }

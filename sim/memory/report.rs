@@ -3,7 +3,7 @@
 use super::caching::OutOfMemory;
 use super::calls::DeviceCalls;
 use super::granted::Granted;
-use crate::program::{Buffer, Category, Instr, Owner, Program, Rename};
+use crate::program::{Buffer, BufferId, Category, Instr, Owner, Program, Rename};
 use crate::units::Bytes;
 
 /// Bytes by category.
@@ -94,9 +94,12 @@ pub struct MemoryReport {
     /// How many of the step's instructions have run when most bytes are allocated; none where a request failed in the step itself.
     #[doc(hidden)]
     pub peak_at: Option<usize>,
-    /// How large each buffer's block is.
+    /// How large each buffer's block is at the peak.
     #[doc(hidden)]
     pub granted: Granted,
+    /// How many like it lie beside a buffer then, from rounds that are not written.
+    #[doc(hidden)]
+    pub beside: Vec<(BufferId, u64)>,
     /// Phases of the reported step.
     pub phases: Vec<Phase>,
     /// Hooks of the reported step, with phase ends in between (`phase_end`).
@@ -113,6 +116,9 @@ pub struct MemoryReport {
     /// Calls to the device for memory in the reported step.
     #[doc(hidden)]
     pub calls: DeviceCalls,
+    /// Whether the step has rounds that are neither written nor like one that is: then this is the memory of those that are.
+    #[doc(hidden)]
+    pub rounds_missing: bool,
     /// Whether a compiler gave memory out before the program ran: what does not fit is refused then.
     pub compiled: bool,
     /// The request that failed, if one did, with the step it failed in.
@@ -124,7 +130,7 @@ impl MemoryReport {
     /// What of the program is live at the peak, largest first.
     #[doc(hidden)]
     pub fn live(&self, program: &Program) -> Vec<Live> {
-        live(self.at_peak(program).iter().copied())
+        live(self.at_peak(program).into_iter())
     }
 
     /// Bytes that are live at the peak by category and by the part of the model that asked for them, each in declaration order.
@@ -140,11 +146,16 @@ impl MemoryReport {
     /// Buffers that are live at the peak, with their categories and the bytes of their blocks.
     fn at_peak<'p>(&self, program: &'p Program) -> Vec<(Category, &'p Buffer, Bytes)> {
         let Some(at) = self.peak_at else { return vec![] };
-        let sizes = self.granted.after(at);
+        let sizes = self.granted.sizes();
         let block = |at: usize, buffer: &Buffer| sizes.get(at).map_or(buffer.bytes, |&size| Bytes(size));
         let live = blocks_at(program, at).into_iter().zip(program.buffers.iter()).enumerate();
-        live.filter_map(|(at, (category, buffer))| category.map(|category| (category, buffer, block(at, buffer))))
-            .collect()
+        let live =
+            live.filter_map(|(at, (category, buffer))| category.map(|category| (category, buffer, block(at, buffer))));
+        let beside = self.beside.iter().flat_map(|&(id, count)| {
+            let buffer = program.buffer(id);
+            (0..count).map(move |_| (buffer.category, buffer, block(id.0 as usize, buffer)))
+        });
+        live.chain(beside).collect()
     }
 }
 

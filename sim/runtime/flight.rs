@@ -48,6 +48,12 @@ impl Flight {
         self
     }
 
+    /// The same in so many rounds more than are written.
+    pub fn going_on(mut self, rounds: u32) -> Flight {
+        self.classes.iter_mut().for_each(|program| Arc::make_mut(program).further = rounds);
+        self
+    }
+
     /// Ranks run one class after the other, each class as many neighbours: the stages of a pipeline.
     pub fn in_turn(classes: Vec<Program>) -> Flight {
         let ranks = classes.first().map_or(0, |program| program.ranks);

@@ -46,11 +46,16 @@ impl Scenario {
         self.written(&self.job, self.most(settings)).map_err(|TooLong| self.too_long(settings))
     }
 
-    /// What a job's ranks run as this scenario runs them, in at most so many instructions.
+    /// What a job's ranks run as this scenario runs them, in at most so many instructions; of a few of its micro-batches, with as many
+    /// rounds more.
     pub(super) fn written(&self, job: &Plan, most: u64) -> Result<Flight, TooLong> {
         // A host that waits for each launch is told so by three more instructions.
         let heavier = self.launch_blocking && !matches!(job.parts(), Parts::Split(_));
-        let flight = self.draft.programs().of(job, if heavier { most / 4 } else { most })?;
+        let further = match (job.split(), &self.job) {
+            (Some(few), all) => all.micro_batches().saturating_sub(few.micro_batches) / few.round(),
+            (None, _) => 0,
+        };
+        let flight = self.draft.programs().of(job, further, if heavier { most / 4 } else { most })?;
         let flight = if self.launch_blocking { flight.blocking() } else { flight };
         Ok(if self.one_queue { flight.in_one_queue() } else { flight })
     }

@@ -14,33 +14,33 @@ const MOST: u64 = 1 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Programs {
     /// Oldest first.
-    known: Mutex<Vec<(Plan, Flight)>>,
+    known: Mutex<Vec<(Plan, u32, Flight)>>,
 }
 
 impl Programs {
-    /// What a plan's ranks run, in at most so many instructions.
-    pub(super) fn of(&self, plan: &Plan, most: u64) -> Result<Flight, TooLong> {
-        if let Some(known) = self.find(plan) {
+    /// What a plan's ranks run, in at most so many instructions, and in so many rounds more.
+    pub(super) fn of(&self, plan: &Plan, further: u32, most: u64) -> Result<Flight, TooLong> {
+        if let Some(known) = self.find(plan, further) {
             return if known.instructions() <= most { Ok(known) } else { Err(TooLong) };
         }
-        let flight = plan.compile_within(most)?;
-        self.keep(plan, &flight);
+        let flight = plan.compile_within(most)?.going_on(further);
+        self.keep(plan, further, &flight);
         Ok(flight)
     }
 
-    fn find(&self, plan: &Plan) -> Option<Flight> {
+    fn find(&self, plan: &Plan, further: u32) -> Option<Flight> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.iter().find(|(known, _)| known == plan).map(|(_, flight)| flight.clone())
+        known.iter().find(|(known, more, _)| (known, *more) == (plan, further)).map(|(.., flight)| flight.clone())
     }
 
-    fn keep(&self, plan: &Plan, flight: &Flight) {
+    fn keep(&self, plan: &Plan, further: u32, flight: &Flight) {
         let length = |flight: &Flight| flight.instructions();
         if length(flight) > MOST {
             return;
         }
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.push((plan.clone(), flight.clone()));
-        while known.iter().map(|(_, flight)| length(flight)).sum::<u64>() > MOST {
+        known.push((plan.clone(), further, flight.clone()));
+        while known.iter().map(|(.., flight)| length(flight)).sum::<u64>() > MOST {
             known.remove(0);
         }
     }

@@ -145,13 +145,24 @@ pub(super) fn agree(one: &[DeviceMemory], other: &[DeviceMemory]) -> bool {
 
 /// Memory of each class's devices, and which class has the least to spare. Ranks of one program are replayed once.
 pub(super) fn devices(scenario: &Scenario, flight: &Flight) -> (Vec<DeviceMemory>, usize) {
+    devices_unless(scenario, flight, || false)
+}
+
+/// The same, or nothing where nobody wants to know any more.
+pub(super) fn devices_unless(
+    scenario: &Scenario,
+    flight: &Flight,
+    unwanted: impl Fn() -> bool + Sync,
+) -> (Vec<DeviceMemory>, usize) {
     let classes = &flight.classes;
     let alike = |class: usize| (0..class).find(|&earlier| asks_alike(&classes[earlier], &classes[class]));
     let first: Vec<usize> = (0..classes.len()).into_par_iter().map(|class| alike(class).unwrap_or(class)).collect();
-    let replay = |class: usize| (first[class] == class).then(|| device(scenario, &classes[class]));
+    let wanted = |class: usize| first[class] == class && !unwanted();
+    let replay = |class: usize| wanted(class).then(|| device(scenario, &classes[class]));
     // Each is a task of its own: handed out in bunches, the last bunch would be left to one thread.
     let replayed: Vec<Option<DeviceMemory>> = (0..classes.len()).into_par_iter().with_max_len(1).map(replay).collect();
-    let devices: Vec<DeviceMemory> = first.iter().filter_map(|&class| replayed[class].clone()).collect();
+    let devices: Option<Vec<DeviceMemory>> = first.iter().map(|&class| replayed[class].clone()).collect();
+    let devices = devices.unwrap_or_default();
     let tightest = tightest(&devices);
     (devices, tightest)
 }

@@ -5,6 +5,8 @@
 //! ([`engine::Prepared::run_further`]). Else three short runs are made, of micro-batches that differ by one round each; if the third is
 //! what the first two say it should be, so is the step ([`engine::extend`]). If it is not, all micro-batches are run.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use rayon::prelude::*;
 
 use super::costs::{self, Evidence};
@@ -36,7 +38,7 @@ pub(super) struct Flown<T = Timeline> {
     pub(super) host_work: Vec<Time>,
     /// Ranks, by class.
     pub(super) ranks: Vec<Vec<u32>>,
-    /// Memory by class, and the class with the least to spare; of a short run that is only compared, none.
+    /// Memory by class, and the class with the least to spare; of a short run that is only compared, or that failed, none.
     pub(super) memory: (Vec<DeviceMemory>, usize),
 }
 
@@ -108,7 +110,7 @@ fn all(scenario: &Scenario, settings: Settings, known: Option<Written>) -> Resul
     if !scenario.far_too_long(settings)
         && let Some(written) = known.or_else(|| write(scenario, settings, job))
     {
-        return run(scenario, written, settings, |job| job.run());
+        return run(scenario, written, settings, |job, _| job.run());
     }
     let flown = match (unwritten(job), settings.record) {
         (Some(short), false) => extended(scenario, settings, short, None)?,
@@ -165,9 +167,14 @@ fn repeated(job: &Plan) -> Option<u32> {
 fn short_runs(job: &Plan) -> Option<Runs> {
     let (each, all) = (repeated(job)?, job.micro_batches());
     let rounds = all.is_multiple_of(each).then_some(all / each)?;
-    // Two rounds fill a pipeline and empty it; the runs have 2, 3 and 4.
-    let enough = if job.split().is_some() { 6 } else { WORTH };
-    (rounds >= enough).then_some(Runs { rounds: [2, 3, 4, rounds], each, rest: 0 })
+    let (short, enough) = match job.split() {
+        // Two rounds fill a pipeline and empty it. Where a rank has stages in several places, its first round is another's second.
+        Some(split) if split.round() > 1 => ([4, 5, 6], WORTH),
+        Some(_) => ([2, 3, 4], 6),
+        None => ([2, 3, 4], WORTH),
+    };
+    let [a, b, c] = short;
+    (rounds >= enough).then_some(Runs { rounds: [a, b, c, rounds], each, rest: 0 })
 }
 
 /// The job of few micro-batches, and what inputs of the others take \[B\]: memory of the two is that of the whole step.
@@ -216,7 +223,7 @@ fn extended(
 /// Rounds after which a pipeline repeats itself that does not after a few: with many stages a rank, or a host that gets far ahead.
 const LATER: u32 = 8;
 
-/// The step from the longest short run, if a round of it repeats; else from one of some more rounds, which takes no more memory.
+/// The step from the longest short run, if a round of it repeats; else from one of some more rounds. Memory is of all rounds.
 fn from_one(
     scenario: &Scenario,
     settings: Settings,
@@ -231,31 +238,34 @@ fn from_one(
     if !begin(&written.flight) {
         return Ok(None);
     }
-    let ran = run(scenario, written, settings, |job| job.run_further(further(short)))?;
+    let ran = run(scenario, written, settings, |job, fails| {
+        let found = job.run_further(further(short))?;
+        fails.store(found.is_none(), Ordering::Relaxed);
+        Ok(found)
+    })?;
     let Flown { timeline, flight, evidence, mut counts, ranks, mut host_work, memory } = ran;
     let later = || -> Result<Option<(Timeline, Vec<Round>)>, ScenarioError> {
-        let Some(job) = runs.job(&scenario.job, LATER).filter(|_| all >= LATER + short) else { return Ok(None) };
+        let Some(job) = runs.job(&scenario.job, LATER).filter(|_| all >= 3 * LATER) else { return Ok(None) };
         // The few rounds are in memory, too.
-        let more = scenario.written(&job, scenario.most(settings) / 4).ok().filter(begin);
-        let Some(more) = more else { return Ok(None) };
-        let alike = flight.classes.iter().zip(&more.classes).all(|(few, more)| {
-            (&few.kernels, &few.comms, &few.exchanges) == (&more.kernels, &more.comms, &more.exchanges)
-        });
-        // More rounds may have their blocks lie otherwise.
-        let (few, tightest) = (&memory.0[memory.1], more.classes.get(memory.1));
-        let tightest = tightest.filter(|_| alike).map(|program| memory::device(scenario, program));
-        let holds = |device: &DeviceMemory| (device.report.peak_reserved, device.wanted);
-        if tightest.is_none_or(|more| holds(&more) != holds(few)) {
-            return Ok(None);
-        }
+        let more = scenario.written(&job, scenario.most(settings) / 2).ok().filter(begin);
+        let alike = |more: &Flight| {
+            flight.classes.iter().zip(&more.classes).all(|(few, more)| {
+                (&few.kernels, &few.comms, &few.exchanges) == (&more.kernels, &more.comms, &more.exchanges)
+            })
+        };
+        let Some(more) = more.filter(alike) else { return Ok(None) };
         let written = Written { flight: more, memory: Memory::Unasked };
-        Ok(run(scenario, written, settings, |job| job.run_further(further(LATER)))?.timeline)
+        Ok(run(scenario, written, settings, |job, _| job.run_further(further(LATER)))?.timeline)
     };
     let found = match timeline {
         Some(found) => Some(found),
         None => later()?,
     };
     let Some((timeline, each)) = found else { return Ok(None) };
+    let memory = if memory.0.is_empty() { memory::devices(scenario, &flight) } else { memory };
+    if memory.0.iter().any(|device| device.report.rounds_missing) {
+        return Ok(None);
+    }
     length::check_time(scenario, timeline.step.0.into())?;
     let further = further(short);
     for ((program, counts), round) in flight.classes.iter().zip(&mut counts).zip(&each) {
@@ -297,7 +307,7 @@ fn from_three(scenario: &Scenario, settings: Settings, runs: Runs) -> Result<Opt
         let share = scenario.most(settings) / u64::from(sum) * u64::from(rounds);
         let memory = if memory { Memory::Replay } else { Memory::Unasked };
         let written = scenario.written(&job, share).ok().map(|flight| Written { flight, memory });
-        written.map(|written| run(scenario, written, settings, |job| job.run())).transpose()
+        written.map(|written| run(scenario, written, settings, |job, _| job.run())).transpose()
     };
     let (third, (second, first)) = rayon::join(
         || short(rounds[2], true),
@@ -387,12 +397,12 @@ pub(super) fn options(flight: &Flight) -> Options {
     Options { queue_limit: usual.queue_limit.max(launches), ..usual }
 }
 
-/// Runs programs as told; replays their memory beside that, if asked for.
+/// Runs programs as told; replays their memory beside that, if asked for and unless the run says that it fails.
 fn run<T: Send>(
     scenario: &Scenario,
     Written { flight, memory }: Written,
     settings: Settings,
-    run: impl FnOnce(Prepared<'_>) -> Result<T, EngineError> + Send,
+    run: impl FnOnce(Prepared<'_>, &AtomicBool) -> Result<T, EngineError> + Send,
 ) -> Result<Flown<T>, ScenarioError> {
     scenario.simulated(&flight, settings)?;
     let Priced { costs: priced, evidence, counts, ranks } = price(scenario, &flight)?;
@@ -404,10 +414,11 @@ fn run<T: Send>(
     let job = engine::Job { classes: &classes, class_of: &flight.class_of };
     let prepared = engine::prepare(job, options).map_err(failed)?;
     let host_work = prepared.host_work();
-    let simulate = || run(prepared).map_err(failed);
+    let fails = AtomicBool::new(false);
+    let simulate = || run(prepared, &fails).map_err(failed);
     let replay = || match memory {
         Memory::Unasked => (vec![], 0),
-        Memory::Replay => memory::devices(scenario, &flight),
+        Memory::Replay => memory::devices_unless(scenario, &flight, || fails.load(Ordering::Relaxed)),
         Memory::Known(known) => known,
     };
     let (timeline, memory) = rayon::join(simulate, replay);
