@@ -1,7 +1,7 @@
 //! Runs a program's allocations and frees through the allocator, step after step, and reads off peaks.
 //!
 //! The first step makes the optimizer's state and warms the allocator's cache; the third is reported, as PyTorch users
-//! read `max_memory_allocated` after warm-up. Where the second ends as it began, it is the third, too.
+//! read `max_memory_allocated` after warm-up.
 //!
 //! Rounds that a step has beyond those written ([`Program::further`]) are run like one that is ([`super::rounds`]). Where all blocks lie
 //! as they lay some rounds ago, what comes is what came, and is not run again.
@@ -18,7 +18,8 @@ use crate::units::Bytes;
 /// Steps replayed; the last is reported.
 const STEPS: u32 = 3;
 
-/// Instructions of rounds that are run again at most: a rank's rounds beyond these are taken to find what the ones before found.
+/// Instructions of rounds that are run again at most, so that the longest step that is accepted is answered in seconds (`tests/limits.rs`).
+/// Rounds beyond these are taken to find what those before them found.
 const MOST_AGAIN: usize = 1 << 20;
 
 /// Places that are kept of rounds at most, to find out whether one comes again.
@@ -117,12 +118,9 @@ pub fn replay(program: &Program, settings: Settings) -> MemoryReport {
     replay.run(&program.setup, 0, &mut report, false);
     let again = Again::of(program);
     report.rounds_missing = program.further > 0 && again.is_none();
-    let mut ended = None;
     for step in 0..STEPS {
-        let reported = step > 0;
-        (replay.most, replay.phase_at) = (None, Moment::default());
-        report.phases.clear();
-        report.hooks.clear();
+        let reported = step + 1 == STEPS || replay.failure.is_some();
+        replay.phase_at = Moment::default();
         replay.blocks_of.begin();
         let before = (replay.allocator.retries(), replay.allocator.calls());
         let [begin, first, end] = if step == 0 { program.first_step() } else { [&program.step[..], &[], &[]] };
@@ -140,10 +138,6 @@ pub fn replay(program: &Program, settings: Settings) -> MemoryReport {
         report.calls = replay.allocator.calls().since(before.1);
         if let Some(failure) = replay.failure {
             report.out_of_memory = Some((failure, step + 1));
-            break;
-        }
-        let before = ended.replace(replay.between_steps());
-        if reported && ended == before {
             break;
         }
     }
@@ -164,29 +158,7 @@ pub fn replay(program: &Program, settings: Settings) -> MemoryReport {
     report
 }
 
-/// What a step begins with.
-#[derive(PartialEq, Eq)]
-struct Between {
-    /// Each buffer that lives, as what, and where it lies.
-    live: Vec<(usize, Category, u64, u64)>,
-    calls: DeviceCalls,
-    /// Peaks since the last marks \[B\].
-    peaks: [u64; 3],
-}
-
 impl Replay<'_> {
-    fn between_steps(&self) -> Between {
-        let place = |(at, block): (usize, &Option<BlockId>)| {
-            let (address, size) = self.allocator.place((*block)?);
-            Some((at, self.categories[at], address, size))
-        };
-        Between {
-            live: self.blocks.iter().enumerate().filter_map(place).collect(),
-            calls: self.allocator.calls(),
-            peaks: [self.phase_allocated, self.phase_requested, self.since_sample],
-        }
-    }
-
     /// Runs a part of a list, unless a request has failed; `from`: where it stands in it.
     fn run(&mut self, list: &[Instr], from: usize, report: &mut MemoryReport, reported: bool) {
         if self.failure.is_some() {
@@ -264,11 +236,11 @@ impl Replay<'_> {
     /// Runs a round as often as told, until all that comes has come before.
     fn run_again(&mut self, again: &Again, report: &mut MemoryReport, reported: bool) {
         let list = &self.program.step[again.round.clone()];
-        let moved: Vec<u32> = again.renamed.iter().map(|&(_, to)| to).collect();
-        let moved: Vec<u32> = moved.into_iter().filter(|&id| !self.grows(again, self.pool(id))).collect();
-        let pools = (0..2 * self.program.streams.len()).filter(|&pool| !self.grows(again, pool)).collect::<Vec<_>>();
+        let moved = again.renamed.iter().map(|&(_, to)| to);
+        let moved: Vec<u32> = moved.filter(|&id| !self.grows(again, self.pool(id))).collect();
+        let pools: Vec<usize> = (0..2 * self.program.streams.len()).filter(|&pool| !self.grows(again, pool)).collect();
         let mut known: Vec<Vec<Place>> = vec![];
-        // Of so many rounds that they could not be written, what stays is taken at once.
+        // Of rounds that are not run, what stays is taken at once.
         let most = u32::try_from(MOST_AGAIN / list.len().max(1)).unwrap_or(u32::MAX);
         let mut left = again.times.min(most);
         for _ in left..again.times {

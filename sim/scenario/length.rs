@@ -51,10 +51,8 @@ impl Scenario {
     pub(super) fn written(&self, job: &Plan, most: u64) -> Result<Flight, TooLong> {
         // A host that waits for each launch is told so by three more instructions.
         let heavier = self.launch_blocking && !matches!(job.parts(), Parts::Split(_));
-        let further = match (job.split(), &self.job) {
-            (Some(few), all) => all.micro_batches().saturating_sub(few.micro_batches) / few.round(),
-            (None, _) => 0,
-        };
+        let all = self.job.micro_batches();
+        let further = job.split().map_or(0, |few| all.saturating_sub(few.micro_batches) / few.round());
         let flight = self.draft.programs().of(job, further, if heavier { most / 4 } else { most })?;
         let flight = if self.launch_blocking { flight.blocking() } else { flight };
         Ok(if self.one_queue { flight.in_one_queue() } else { flight })
