@@ -169,9 +169,18 @@ fn tables_have_the_defaults_of_the_frameworks_own_sources() {
                 wrong.push(format!("{source}: {key} is {} at {}, and {entry} there", default.value, default.at));
             }
         }
+        let unread = table.unread.iter().flat_map(|of| &of.keys);
+        for (key, off, entry) in unread.filter_map(|(key, off)| Some((key, off, theirs.get(key)?))) {
+            let none = Value::Null;
+            let said = entry.get("default").unwrap_or(&none);
+            let is_none = said.is_null() && off == "None";
+            if entry.get("computed").is_none() && !is_none && plain(off) != plain(said) {
+                wrong.push(format!("{source}: {key} = {off} changes nothing here, and {said} is the default there"));
+            }
+        }
         let known = |key: &str| {
             table.defaults.contains_key(key)
-                || table.unmodelled.contains_key(key)
+                || table.not_modelled(key).is_some()
                 || table.negated.contains_key(key)
                 || table.name(key) != key
                 || table.is_idle(key)

@@ -2,6 +2,7 @@
 //!
 //! Source: AI-Hypercomputer/maxtext, `src/maxtext/configs/base.yml`, `configs/types.py`, `utils/max_utils.py`.
 
+mod blocks;
 mod gpu;
 mod mesh;
 mod models;
@@ -64,13 +65,14 @@ fn of_tables(
 /// Variables of the environment with the compiler's flags.
 const FLAGS: [&str; 2] = ["LIBTPU_INIT_ARGS", "XLA_FLAGS"];
 
-fn understood(request: &Request<'_>, said: Said) -> Result<Imported, ImportError> {
-    let settings = Settings::new(request.file, &TABLE, said.raw, request.version);
+fn understood(request: &Request<'_>, mut said: Said) -> Result<Imported, ImportError> {
+    let (file, under) = models::file_of(&mut said.raw, said.is_command);
+    let settings = Settings::new(request.file, &TABLE, said.raw, request.version).over(file);
     let mut out = Imported::of(&settings);
     let on_gpus = on_gpus(&settings)?;
     out.put("runtime", "xla", Why::code("MaxText is compiled whole by XLA"));
     machine::put(&mut out, request, IMPORTER.name, if on_gpus { Kind::Gpus } else { Kind::Slices })?;
-    models::model(&mut out, &settings, said.is_command)?;
+    models::model(&mut out, &settings, &under)?;
     let devices = match on_gpus {
         true => gpu::mesh(&mut out, &settings, request).map(|()| 1)?,
         false => mesh::mesh(&mut out, &settings, request)?,

@@ -55,7 +55,7 @@ pub struct Left {
     pub unmodelled: Vec<Unmodelled>,
     /// Not a key of the framework.
     pub unknown: Vec<String>,
-    /// Without effect.
+    /// Without effect; those of one reason together, with it behind them.
     pub idle: Vec<String>,
 }
 
@@ -184,7 +184,8 @@ impl<'s> Settings<'s> {
     /// The error for a value that a key cannot have.
     pub fn wrong(&self, key: &str, expected: &str, remedy: &str) -> ImportError {
         let setting = self.given.get(key);
-        let found = setting.map_or_else(|| "absent".to_owned(), |setting| shown(&setting.value));
+        let value = || self.value(key).map_or_else(|| "absent".to_owned(), |found| shown(&found.value));
+        let found = setting.map_or_else(value, |setting| shown(&setting.value));
         let key = setting.map_or(key, |setting| &setting.written).to_owned();
         let place = setting.map_or_else(|| self.file.to_owned(), |setting| self.place_of(setting));
         ImportError::Value { place, key, found, expected: expected.to_owned(), remedy: remedy.to_owned() }
@@ -199,6 +200,34 @@ impl<'s> Settings<'s> {
     /// The error for a setting of a key that makes another program than any that is simulated.
     pub fn unsupported(&self, key: &str, what: impl Into<String>, remedy: &str) -> ImportError {
         ImportError::Unsupported { place: self.place(key), what: what.into(), remedy: remedy.to_owned() }
+    }
+
+    /// Whether a key was asked for.
+    pub fn was_asked(&self, key: &str) -> bool {
+        self.asked.borrow().contains(key)
+    }
+
+    /// A key's value, where it is another than the framework's own default.
+    pub fn other_than_default(&self, key: &str) -> Option<Value> {
+        let value = self.value(key)?.value;
+        let default = self.table.default(&self.version, key).map(|default| &default.value);
+        (!default.is_some_and(|default| alike(default, &value))).then_some(value)
+    }
+
+    /// What the recipe sets and nobody asked for, by what the framework's table says of it.
+    pub fn left_of_recipe(&self) -> Vec<Unmodelled> {
+        let asked = self.asked.borrow();
+        let left = self.recipe.iter().filter(|(key, _)| !asked.contains(*key) && !self.given.contains_key(*key));
+        let matters = left.filter_map(|(key, default)| {
+            let (off, changes) = self.table.not_modelled(key)?;
+            (!default.value.is_null() && !alike(&default.value, off)).then(|| Unmodelled {
+                key: key.clone(),
+                value: shown(&default.value),
+                place: default.at.clone(),
+                changes: changes.to_owned(),
+            })
+        });
+        matters.collect()
     }
 
     /// A whole number, which may be written as text or as a number without a fraction.
@@ -309,14 +338,15 @@ impl<'s> Settings<'s> {
         let mut left = <Left as std::default::Default>::default();
         let asked = self.asked.borrow();
         let (mut unknown, mut idle) = (0, 0);
+        let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (key, setting) in self.given.iter().filter(|(key, _)| !asked.contains(*key)) {
-            if let Some(known) = self.table.unmodelled.get(key) {
-                if !setting.value.is_null() && !alike(&setting.value, &known.off) {
+            if let Some((off, changes)) = self.table.not_modelled(key) {
+                if !setting.value.is_null() && !alike(&setting.value, off) {
                     left.unmodelled.push(Unmodelled {
                         key: setting.written.clone(),
                         value: shown(&setting.value),
                         place: self.comment_of(setting),
-                        changes: known.changes.clone(),
+                        changes: changes.to_owned(),
                     });
                     continue;
                 }
@@ -329,10 +359,13 @@ impl<'s> Settings<'s> {
                 continue;
             }
             idle += 1;
-            if idle <= LISTED {
-                left.idle.push(setting.written.clone());
+            match self.table.why_idle(key) {
+                _ if idle > LISTED => {}
+                Some(why) => reasons.entry(why).or_default().push(&setting.written),
+                None => left.idle.push(setting.written.clone()),
             }
         }
+        left.idle.extend(reasons.into_iter().map(|(why, keys)| format!("{} ({why})", keys.join(", "))));
         for (list, all) in [(&mut left.unknown, unknown), (&mut left.idle, idle)] {
             if all > LISTED {
                 list.push(format!("and {} more", all - LISTED));

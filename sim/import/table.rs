@@ -28,10 +28,37 @@ pub struct Table {
     #[serde(default)]
     pub older: BTreeMap<String, BTreeMap<String, Default>>,
     /// Keys without effect on time or memory.
+    #[serde(default)]
     pub idle: Vec<String>,
+    /// The same, by why.
+    #[serde(default)]
+    pub without_effect: Vec<WithoutEffect>,
     /// Keys that matter and are not modelled.
     #[serde(default)]
     pub unmodelled: BTreeMap<String, Unmodelled>,
+    /// Keys that may matter and are not read.
+    #[serde(default)]
+    pub unread: Vec<Unread>,
+}
+
+/// Keys without effect on time or memory, and why.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WithoutEffect {
+    /// What they are about.
+    pub why: String,
+    /// The keys.
+    pub keys: Vec<String>,
+}
+
+/// Keys that may matter and are not read.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unread {
+    /// What they may change.
+    pub changes: String,
+    /// The keys, each with the value with which it changes nothing.
+    pub keys: BTreeMap<String, Value>,
 }
 
 /// A default: the value (`"none"` in a table of TOML is written as an empty list) and where it is written.
@@ -83,14 +110,30 @@ impl Table {
 
     /// Whether a key has no effect.
     pub fn is_idle(&self, key: &str) -> bool {
-        self.idle.iter().any(|pattern| matches(pattern, key))
+        self.idle.iter().any(|pattern| matches(pattern, key)) || self.why_idle(key).is_some()
+    }
+
+    /// Why a key has no effect, where that is said.
+    pub fn why_idle(&self, key: &str) -> Option<&str> {
+        let of = self.without_effect.iter().find(|of| of.keys.iter().any(|known| known == key))?;
+        Some(&of.why)
+    }
+
+    /// Of a key that matters, or may matter, and is not modelled: the value with which it changes nothing, and what it changes.
+    pub fn not_modelled(&self, key: &str) -> Option<(&Value, &str)> {
+        if let Some(known) = self.unmodelled.get(key) {
+            return Some((&known.off, &known.changes));
+        }
+        self.unread.iter().find_map(|of| Some((of.keys.get(key)?, of.changes.as_str())))
     }
 
     /// All keys that have a name here.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let own =
             self.defaults.keys().chain(self.unmodelled.keys()).chain(self.renamed.keys()).chain(self.negated.keys());
-        own.map(String::as_str).chain(self.idle.iter().map(String::as_str)).filter(|name| !name.ends_with('*'))
+        let idle = self.idle.iter().chain(self.without_effect.iter().flat_map(|of| &of.keys));
+        let own = own.chain(self.unread.iter().flat_map(|of| of.keys.keys())).chain(idle);
+        own.map(String::as_str).filter(|name| !name.ends_with('*'))
     }
 
     /// The release that the keys are of, and how that is known.

@@ -69,15 +69,14 @@ impl Scenario {
         }
     }
 
-    /// Whether the job is known to be too long before it is written.
-    pub(super) fn far_too_long(&self, settings: Settings) -> bool {
+    /// How long the job is, if it is known to be too long before it is written.
+    pub(super) fn far_too_long(&self, settings: Settings) -> Option<Lengths> {
         let (job, most) = (&self.job, self.most(settings));
         let round = round(job);
         let rounds = u64::from(job.micro_batches() / round);
         let first = || job.with_micro_batches(round)?.compile_within(most).ok();
-        rounds >= MANY
-            && first().is_some_and(|first| first.instructions() * rounds > most)
-            && Lengths::of(job, most).is_some_and(|lengths| lengths.all > most)
+        let far = rounds >= MANY && first().is_some_and(|first| first.instructions() * rounds > most);
+        far.then(|| Lengths::of(job, most))?.filter(|lengths| lengths.all > most)
     }
 
     /// The plan with as many micro-batches as can be recorded, where all of them are too many to be.
@@ -107,11 +106,15 @@ impl Scenario {
 
     /// Why a job's programs are refused: how long they would be, what makes them so long, and what to write instead.
     pub(super) fn too_long(&self, settings: Settings) -> ScenarioError {
+        self.as_long_as(settings, Lengths::of(&self.job, self.most(settings)))
+    }
+
+    /// The same of a job whose length is known, or known not to be.
+    pub(super) fn as_long_as(&self, settings: Settings, lengths: Option<Lengths>) -> ScenarioError {
         let (job, most) = (&self.job, self.most(settings));
         let done = if settings.record { "kept for a trace" } else { "simulated" };
         let factors = factors(job);
         let because: Vec<String> = factors.iter().take(3).map(|factor| factor.to_string()).collect();
-        let lengths = Lengths::of(job, most);
         let found = match &lengths {
             Some(known) => format!("{} instructions, and at most {}", thousands(known.all), thousands(most)),
             None => format!("more than the {} instructions that", thousands(most)),
@@ -137,7 +140,7 @@ impl Scenario {
 }
 
 /// How long programs are, known from those of fewer micro-batches.
-struct Lengths {
+pub(super) struct Lengths {
     /// Instructions of all micro-batches.
     all: u64,
     /// Micro-batches whose programs are short enough.

@@ -74,7 +74,7 @@ pub(super) fn mesh(out: &mut Imported, settings: &Settings<'_>, request: &Reques
     }
     let split = settings.flag("allow_split_physical_axes")?.filter(|found| found.value);
     out.put_found("mesh.allow_split_physical_axes", split);
-    if let Some(found) = settings.value("logical_axis_rules").filter(|found| found.stated) {
+    if let Some(found) = settings.value("logical_axis_rules") {
         let rules = rules(&found.value).ok_or_else(|| {
             let expected = "rows of a logical axis and the mesh axes that it lies on";
             settings.wrong("logical_axis_rules", expected, "[[\"embed\", [\"fsdp\"]]]")

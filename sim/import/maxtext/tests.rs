@@ -68,3 +68,21 @@ fn sizes_beside_a_model_count_on_the_command_line_and_not_in_a_file() {
     assert_eq!((model.width, model.layers.count(), model.heads()), (4096, 8, 16), "base.yml's own heads");
     assert_eq!(imported.degree("batch.sequence"), 2048, "base.yml's own length");
 }
+
+#[test]
+fn what_may_matter_is_not_said_to_be_without_effect() {
+    let file = format!(
+        "{FILE}wi_tile_fwd_mlp_dim: 256\nactivations_in_float32: true\nnum_slices: 2\nlearning_rate: 1.0e-4\nsa_block_q_dkv: 512\n"
+    );
+    let imported = maxtext(&file, slice("tpu-v6e", "4x4")).expect("it is read");
+    let matters: Vec<&str> = imported.unmodelled.iter().map(|left| left.key.as_str()).collect();
+    assert_eq!(
+        matters,
+        ["activations_in_float32", "num_slices", "wi_tile_fwd_mlp_dim"],
+        "sa_block_q_dkv is base.yml's"
+    );
+    let idle = imported.idle.join("; ");
+    assert!(idle.contains("learning_rate (numbers in a rule that costs the same with each value)"), "{idle}");
+    let text = imported.text();
+    assert!(text.contains("not_simulated = ["), "{text}");
+}

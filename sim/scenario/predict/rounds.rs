@@ -107,7 +107,8 @@ pub(super) fn fly_written(
 /// Runs all micro-batches of a job, or some where they are too many to be written.
 fn all(scenario: &Scenario, settings: Settings, known: Option<Written>) -> Result<Flown, ScenarioError> {
     let job = &scenario.job;
-    if !scenario.far_too_long(settings)
+    let long = scenario.far_too_long(settings);
+    if long.is_none()
         && let Some(written) = known.or_else(|| write(scenario, settings, job))
     {
         return run(scenario, written, settings, |job, _| job.run());
@@ -116,7 +117,10 @@ fn all(scenario: &Scenario, settings: Settings, known: Option<Written>) -> Resul
         (Some(short), false) => extended(scenario, settings, short, None)?,
         _ => None,
     };
-    flown.ok_or_else(|| scenario.too_long(settings))
+    flown.ok_or_else(|| match long {
+        Some(long) => scenario.as_long_as(settings, Some(long)),
+        None => scenario.too_long(settings),
+    })
 }
 
 /// Rounds of a step from which on three short runs of it are less work.

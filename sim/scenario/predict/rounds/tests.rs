@@ -122,6 +122,22 @@ fn rounds_that_are_not_written_are_run() {
     assert!(repeat >= 3, "{repeat} of 5 repeat");
 }
 
+/// What is written and run of a step does not grow with its micro-batches. It is counted in instructions, so that no clock is asked.
+#[test]
+fn more_micro_batches_are_no_more_work() {
+    for keys in [
+        "[mesh]\ntp = 2\npp = 4\n[batch]\nsequence = 2048\n",
+        "[mesh]\ntp = 4\npp = 2\n[batch]\nsequence = 2048\n[pipeline]\nvirtual_stages = 4\n",
+        "[mesh]\ntp = 2\npp = 4\n[batch]\nsequence = 2048\n[pipeline]\nvirtual_stages = 2\n",
+    ] {
+        let work = |accumulation: u32| {
+            let keys = keys.replace("[batch]\n", &format!("[batch]\naccumulation = {accumulation}\n"));
+            fly(&megatron(&keys), SETTINGS).expect(&keys).flight.instructions()
+        };
+        assert_eq!(work(96), work(384), "{keys}");
+    }
+}
+
 /// What a step holds is known from a few of its rounds, whether or not its time is.
 #[test]
 fn rounds_that_are_not_written_take_memory_as_all_of_them_do() {
