@@ -21,7 +21,7 @@ use super::importer::{Importer, Request};
 use super::machine::{self, Kind};
 use super::settings::{Raw, Settings};
 use super::table::Table;
-use super::why::Why;
+use super::why::{Found, Why};
 use crate::plan::xla::{GpuFlags, TENSORS, flags};
 use crate::tables;
 use script::Said;
@@ -199,8 +199,11 @@ fn compiled(out: &mut Imported, settings: &Settings<'_>, on_gpus: bool) -> Resul
         out.put("xla.gradient_clipping", found.value > 0.0, found.why);
     }
     let types = [("float32", "float32"), ("bfloat16", "bfloat16")];
-    out.put_found("xla.mu_dtype", settings.choice("mu_dtype", &types)?);
-    out.put_found("xla.weight_dtype", settings.choice("weight_dtype", &types)?);
+    let weights = settings.choice("weight_dtype", &types)?;
+    let follows = weights.clone().filter(|found| found.value != "float32");
+    let follows = follows.map(|found| Found { why: found.why.clone().so("moments follow it"), ..found });
+    out.put_found("xla.mu_dtype", settings.choice("mu_dtype", &types)?.or(follows));
+    out.put_found("xla.weight_dtype", weights);
     // Pax's Adam has the states and sums of AdamW.
     let kinds = [("adamw", "adamw"), ("adam_pax", "adamw"), ("sgd", "sgd")];
     let optimizer = settings.choice("opt_type", &kinds)?;

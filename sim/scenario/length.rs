@@ -69,14 +69,20 @@ impl Scenario {
         }
     }
 
-    /// How long the job is, if it is known to be too long before it is written.
-    pub(super) fn far_too_long(&self, settings: Settings) -> Option<Lengths> {
+    /// Whether the job is known to be too long before it is written.
+    pub(super) fn far_too_long(&self, settings: Settings) -> Option<FarTooLong> {
         let (job, most) = (&self.job, self.most(settings));
         let round = round(job);
         let rounds = u64::from(job.micro_batches() / round);
         let first = || job.with_micro_batches(round)?.compile_within(most).ok();
-        let far = rounds >= MANY && first().is_some_and(|first| first.instructions() * rounds > most);
-        far.then(|| Lengths::of(job, most))?.filter(|lengths| lengths.all > most)
+        if rounds < MANY || first().is_none_or(|first| first.instructions() * rounds <= most) {
+            return None;
+        }
+        // Where two or three rounds are too long, so are all.
+        match Lengths::of(job, most) {
+            Some(lengths) if lengths.all <= most => None,
+            lengths => Some(FarTooLong(lengths)),
+        }
     }
 
     /// The plan with as many micro-batches as can be recorded, where all of them are too many to be.
@@ -106,11 +112,11 @@ impl Scenario {
 
     /// Why a job's programs are refused: how long they would be, what makes them so long, and what to write instead.
     pub(super) fn too_long(&self, settings: Settings) -> ScenarioError {
-        self.as_long_as(settings, Lengths::of(&self.job, self.most(settings)))
+        self.too_long_by(settings, FarTooLong(Lengths::of(&self.job, self.most(settings))))
     }
 
-    /// The same of a job whose length is known, or known not to be.
-    pub(super) fn as_long_as(&self, settings: Settings, lengths: Option<Lengths>) -> ScenarioError {
+    /// The same of a job that was asked.
+    pub(super) fn too_long_by(&self, settings: Settings, FarTooLong(lengths): FarTooLong) -> ScenarioError {
         let (job, most) = (&self.job, self.most(settings));
         let done = if settings.record { "kept for a trace" } else { "simulated" };
         let factors = factors(job);
@@ -139,8 +145,11 @@ impl Scenario {
     }
 }
 
+/// That a job is too long, and how long it is if that is known.
+pub(super) struct FarTooLong(Option<Lengths>);
+
 /// How long programs are, known from those of fewer micro-batches.
-pub(super) struct Lengths {
+struct Lengths {
     /// Instructions of all micro-batches.
     all: u64,
     /// Micro-batches whose programs are short enough.

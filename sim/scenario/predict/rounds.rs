@@ -118,7 +118,7 @@ fn all(scenario: &Scenario, settings: Settings, known: Option<Written>) -> Resul
         _ => None,
     };
     flown.ok_or_else(|| match long {
-        Some(long) => scenario.as_long_as(settings, Some(long)),
+        Some(long) => scenario.too_long_by(settings, long),
         None => scenario.too_long(settings),
     })
 }
