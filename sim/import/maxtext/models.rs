@@ -303,11 +303,7 @@ mod tests {
             let file = file.as_object().expect("keys");
             let own = &MODELS.models[name];
             for (key, value) in file.iter().filter(|(key, _)| !aside(key)) {
-                let default = all["keys"][key].get("default");
-                assert!(
-                    own.get(key) == Some(value) || own.get(key).is_none() && default == Some(value),
-                    "{name}: {key}"
-                );
+                assert_eq!(own.get(key), Some(value), "{name}: {key}");
             }
             assert!(own.keys().all(|key| file.contains_key(key)), "{name}");
         }

@@ -51,6 +51,10 @@ fn sizes_beside_a_model_count_on_the_command_line_and_not_in_a_file() {
     let imported = maxtext(&file, slice("tpu-v6e", "4x4")).expect("it is read");
     assert!(imported.get("model.config.num_hidden_layers").is_none());
     assert!(imported.notes.iter().any(|note| note.contains("base_num_decoder_layers of the file changes nothing")));
+    // The model's file says what base.yml does, and lies over the user's all the same.
+    let imported = maxtext(&format!("{FILE}head_dim: 64\n"), slice("tpu-v6e", "4x4")).expect("it is read");
+    assert!(imported.get("model.config.head_dim").is_none());
+    assert!(imported.notes.iter().any(|note| note.contains("head_dim of the file changes nothing")));
     let words = ["base_num_decoder_layers=4".to_owned(), "override_model_config=True".to_owned()];
     let importer = find("maxtext").expect("there is one");
     let request = Request {
