@@ -105,6 +105,10 @@ fn lacks(job: &XlaPlan) -> Option<Cow<'static, str>> {
         (experts(|of| !softmax(of.router)), "routers other than a softmax over the experts that are chosen"),
         (experts(|of| of.bias), "experts with biases"),
         (experts(|of| of.auxiliary_loss), "a loss that balances experts"),
+        (
+            job.spread_of_sorted().is_some(),
+            "sorted experts over an expert axis: give MaxText's own program, by --program",
+        ),
         (job.sorts_experts() && job.mesh.tensor > 1, "sorted experts on the tensor axis: set mesh.tensor = 1"),
         (job.quantization.is_some(), "quantized linears"),
         (model.qk_norm() == Some(QkNorm::Full), "norms over all heads at once"),

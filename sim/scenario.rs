@@ -12,6 +12,7 @@ mod assumption;
 mod autocast;
 mod batch;
 mod builder;
+mod by_compiler;
 mod change;
 mod classes;
 mod context;

@@ -282,11 +282,16 @@ fn meanings(changes: &[Change], own: &At) -> Vec<Vec<(String, Option<Value>)>> {
     meanings
 }
 
+/// What a remedy would have changed, without the way to ask a compiler that may stand behind it.
+fn changes_of(remedy: &str) -> &str {
+    remedy.split("\nor ask XLA's compiler").next().unwrap_or(remedy)
+}
+
 /// A refused file with what its remedy proposes, in each way that it may be read; none where it proposes no change.
 pub fn mended(file: &str, text: &str) -> Vec<String> {
     let Err(ScenarioError::Plan { place, remedy, .. }) = read(file, text) else { return vec![] };
     let own = at(text, place.line);
-    let ways = alternatives(&remedy, &own).into_iter().flat_map(|changes| meanings(&changes, &own));
+    let ways = alternatives(changes_of(&remedy), &own).into_iter().flat_map(|changes| meanings(&changes, &own));
     ways.filter_map(|meaning| changed(text, &meaning)).collect()
 }
 
@@ -304,7 +309,7 @@ pub fn failures(file: &str, text: &str) -> Vec<String> {
 /// What becomes of the proposals of a scenario's refusal, if all are refused in turn.
 pub fn no_way_out(file: &str, text: &str) -> Option<(String, String)> {
     let Err(ScenarioError::Plan { problem, place, remedy, .. }) = read(file, text) else { return None };
-    let proposed = alternatives(&remedy, &at(text, place.line)).len();
+    let proposed = alternatives(changes_of(&remedy), &at(text, place.line)).len();
     let refused = |file: &str, text: &str, _: (&str, &str)| {
         let said = read(file, text).err()?.to_string();
         // An example of a file need not be there.
@@ -318,7 +323,7 @@ fn follow(file: &str, text: &str, refused_again: fn(&str, &str, (&str, &str)) ->
     let Err(ScenarioError::Plan { problem, place, remedy, .. }) = read(file, text) else { return vec![] };
     let own = at(text, place.line);
     let mut failed = vec![];
-    for changes in alternatives(&remedy, &own) {
+    for changes in alternatives(changes_of(&remedy), &own) {
         let meanings = meanings(&changes, &own);
         let mut refused = vec![];
         for meaning in &meanings {

@@ -45,6 +45,7 @@ mod xla;
 mod xla_case;
 mod xla_chips;
 mod xla_collectives;
+mod xla_dropless;
 mod xla_edge;
 mod xla_plain;
 mod xla_vmem;

@@ -370,7 +370,12 @@ fn an_axis_of_experts_is_refused_where_it_says_nothing() {
     let four = ("fsdp = 16", "fsdp = 4\nexpert = 4");
     let cases = [
         (vec![mixtral, places, ("fsdp = 16", "expert = 16")], "mesh.expert = 16 does not divide the 8 experts"),
-        (vec![mixtral, four], "write xla.capacity_factor"),
+        (vec![mixtral, four, ("flags = []", "flags = []\nexpert_exchange = \"weights\"")], "tokens go to them"),
+        (
+            vec![mixtral, four, places, ("flags = []", "flags = []\nexpert_exchange = \"ring\"")],
+            "a ring of experts sorts",
+        ),
+        (vec![mixtral, ("flags = []", "flags = []\nragged_buffer_factor = 2.0")], "over an expert axis"),
         (vec![four, ("flags = []", "flags = []\nexpert_exchange = \"tokens\"")], "no experts are spread over one"),
         (vec![mixtral, places, ("fsdp = 16", "fsdp = 16\nexpert = 4")], "a slice of tpu-v6e has 16 chips"),
         // A product that no machine word holds.

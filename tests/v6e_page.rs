@@ -125,7 +125,7 @@ const WORDS: &str = "
 
 **Most of what is multiplied is not the model.** A token meets 6 of 64 experts of width 320: 29 MFLOP a layer, empty places included. Tokens find their
 places by matmuls with masks of zeros and ones, 252 MFLOP a layer and token with 4,096 tokens a sequence, and more with longer ones. That is the row
-*beyond*. Without `capacity_factor` rows are sorted, and nothing of it is multiplied; on XLA that is simulated without an axis of experts only.
+*beyond*. Without `capacity_factor` rows are sorted, and nothing of it is multiplied.
 
 **The rest is copies.** Every token is copied to 1.25 × 6 places, and each copy is read and written by the kernels around the matmuls.
 

@@ -86,7 +86,9 @@ impl Writer<'_> {
             Kind::Combine(_) => Gradients::of(self.combine_backward(residuals, gradient)),
             Kind::Sort => Gradients::of([self.sort_backward(&residuals[0], gradient)]),
             Kind::Unsort => Gradients::of(self.unsort_backward(residuals, gradient)),
-            Kind::Repeat | Kind::Send => unreachable!("a whole job of JAX sends and repeats nothing"),
+            Kind::Repeat | Kind::Send | Kind::Exchange | Kind::Arrange | Kind::AllTokens | Kind::OwnTokens => {
+                unreachable!("a whole job of JAX sends and repeats nothing")
+            }
         }
     }
 

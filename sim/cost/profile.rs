@@ -295,7 +295,7 @@ impl Profile {
     }
 
     /// The same, shared by all who ask: a search reads thousands of scenarios, and a shipped profile is parsed once.
-    pub(crate) fn shared(name: &str) -> Result<Arc<Profile>, ProfileError> {
+    pub fn shared(name: &str) -> Result<Arc<Profile>, ProfileError> {
         static PARSED: Mutex<BTreeMap<String, Arc<Profile>>> = Mutex::new(BTreeMap::new());
         let parsed = || PARSED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = parsed().get(name) {

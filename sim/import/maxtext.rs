@@ -145,7 +145,19 @@ fn batch(out: &mut Imported, settings: &Settings<'_>, devices: i64) -> Result<()
 fn compiled(out: &mut Imported, settings: &Settings<'_>, on_gpus: bool) -> Result<(), ImportError> {
     let policy = settings.word("remat_policy")?;
     let custom = policy.as_ref().is_some_and(|found| found.value == "custom");
-    out.put_found("xla.remat_policy", policy);
+    let scanned = settings.flag("scan_layers")?.is_none_or(|found| found.value);
+    match policy {
+        // `jax.checkpoint` is around a scan's body whatever the policy says, and one of none saves nothing (`nnx_scan.py`; MaxText 0.2.5
+        // lowers both to the same program).
+        Some(none) if none.value.eq_ignore_ascii_case("none") && scanned => {
+            out.put("xla.remat_policy", "full", none.why);
+            out.note(
+                "remat_policy = none is MaxText's full where layers are scanned: write scan_layers=false to keep all"
+                    .to_owned(),
+            );
+        }
+        policy => out.put_found("xla.remat_policy", policy),
+    }
     for name in TENSORS {
         let found = settings.word(name)?;
         if custom {
@@ -217,9 +229,10 @@ fn compiled(out: &mut Imported, settings: &Settings<'_>, on_gpus: bool) -> Resul
 
 /// Writes how many tokens an expert takes: MaxText reads a capacity beside dense matmuls alone.
 fn capacity(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
-    let sorted = settings.flag("sparse_matmul")?;
+    let dense = settings.flag("sparse_matmul")?.filter(|found| !found.value);
+    let sorted = dense.is_none();
     let capacity = settings.number("capacity_factor")?.filter(|found| found.value > 0.0);
-    match (sorted.filter(|found| !found.value), capacity) {
+    match (dense, capacity) {
         (Some(_), Some(capacity)) => {
             // Whose kernel multiplies sorted rows does not matter where none are sorted.
             let _ = settings.value("megablox");
@@ -236,6 +249,33 @@ fn capacity(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportErr
             ));
         }
         (None, None) => {}
+    }
+    over_axis(out, settings, sorted)
+}
+
+/// How sorted experts get their rows over an expert axis.
+fn over_axis(out: &mut Imported, settings: &Settings<'_>, sorted: bool) -> Result<(), ImportError> {
+    let ring = settings.flag("use_ring_of_experts")?.filter(|found| found.value);
+    let buffer = settings.number("ragged_buffer_factor")?.filter(|found| found.value > 0.0);
+    let spread = sorted && out.degree("mesh.expert") > 1 && out.get("xla.capacity_factor").is_none();
+    match (spread, ring) {
+        (true, Some(ring)) => {
+            out.put("xla.expert_exchange", "ring", ring.why);
+            if let Some(buffer) = buffer {
+                let changes =
+                    "rows of a ring's buffer: MaxText bounds them with use_ragged_sort alone, which is not simulated";
+                out.without("ragged_buffer_factor", &buffer.value.to_string(), &buffer.why.to_string(), changes);
+            }
+        }
+        (true, None) => out.put_found("xla.ragged_buffer_factor", buffer),
+        (false, ring) => {
+            let named = [ring.map(|_| "use_ring_of_experts"), buffer.map(|_| "ragged_buffer_factor")];
+            for name in named.into_iter().flatten() {
+                out.note(format!(
+                    "{name} changes nothing: MaxText reads it of sorted experts over an expert axis alone."
+                ));
+            }
+        }
     }
     Ok(())
 }

@@ -157,6 +157,10 @@ pub struct XlaPlan {
     pub capacity_factor: Option<Finite>,
     /// What goes over the expert axis: tokens to experts that stay where they are, or experts' weights.
     pub send_tokens: bool,
+    /// Whether sorted experts see the tokens of all chips of the expert axis (`use_ring_of_experts`).
+    pub ring_of_experts: bool,
+    /// Rows of the buffer that sorted copies come into, over those of even shares (`ragged_buffer_factor`); none: the most there can be.
+    pub ragged_buffer: Option<Finite>,
     /// Whether gradients are clipped to a norm.
     pub clip: bool,
     /// Whose compiler.
@@ -169,6 +173,21 @@ pub struct XlaPlan {
     pub host_syncs: u32,
     /// What is otherwise where PyTorch/XLA writes the step.
     pub torch: Option<TorchXla>,
+}
+
+/// How sorted experts get their rows over the expert axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// Copies of tokens go to the chips of their experts, by an all-to-all of uneven parts, into a buffer of so many rows.
+    Copies {
+        /// Rows of the buffer.
+        rows: u64,
+    },
+    /// Each chip gets all tokens of so many, and runs its own experts on them.
+    Ring {
+        /// Chips of the axis.
+        chips: u64,
+    },
 }
 
 impl XlaPlan {
@@ -198,6 +217,37 @@ impl XlaPlan {
     /// Chips that have the same tokens and other experts: each makes a part of the sum over experts.
     pub fn expert_parts(&self) -> u64 {
         if self.mesh.experts_only { u64::from(self.mesh.expert) } else { 1 }
+    }
+
+    /// How sorted experts get their rows over the expert axis; none where a chip has all experts.
+    pub fn spread_of_sorted(&self) -> Option<Spread> {
+        let chips = u64::from(self.mesh.expert);
+        let experts = self.model.experts().filter(|_| self.sorts_experts() && chips > 1)?;
+        Some(match self.ring_of_experts {
+            true => Spread::Ring { chips },
+            false => Spread::Copies { rows: self.buffered(experts, chips) },
+        })
+    }
+
+    /// Rows that come to a chip at most: all copies of all chips of the axis, or as many of a token as a chip has experts (`moe.py`,
+    /// `get_ragged_buffer_size`).
+    fn buffered(&self, experts: &Experts, chips: u64) -> u64 {
+        let tokens = self.own_tokens();
+        match self.ragged_buffer {
+            Some(factor) => ((tokens * experts.top_k) as f64 * factor.get()) as u64,
+            None => tokens * (experts.top_k * chips).min(experts.count),
+        }
+    }
+
+    /// Of so many rows in a chip's buffer of sorted copies, those that are multiplied: kernels visit what groups have, and experts are
+    /// taken to get as many each.
+    pub fn multiplied(&self, rows: u64) -> u64 {
+        let Some(experts) = self.model.experts() else { return rows };
+        let own = self.own_tokens() * experts.top_k;
+        match self.spread_of_sorted() {
+            None => rows,
+            Some(_) => rows.min(own),
+        }
     }
 
     /// Whether experts have as many rows as they get, in the order of experts (`sparse_matmul`).
@@ -261,9 +311,12 @@ impl XlaPlan {
     }
 
     /// Whether the step is laid out otherwise than the steps by which peaks are best known, MaxText's own with full remat: written out block
-    /// by block, with another loss, or with a policy that keeps more or copies to the host.
+    /// by block, with another loss, with a policy that keeps more or copies to the host, with sorted experts over an axis, or with layers of
+    /// several kinds (`tests/oracles/xla-dropless.json`).
     pub(crate) fn is_laid_out_otherwise(&self) -> bool {
-        !self.scan || self.targets != Targets::OneHot || self.remat.keeps_more_than_inputs()
+        let patterned = self.model.layers.kinds().len() > 1;
+        let written = !self.scan || self.targets != Targets::OneHot || self.remat.keeps_more_than_inputs();
+        written || patterned || self.spread_of_sorted().is_some()
     }
 
     /// Whether the batch of the whole job is one sequence. Then what picks the logits of right words is an index, whose derivative is a

@@ -24,8 +24,8 @@ mod tape;
 pub use crate::plan::xla::flags::{Named as NamedFlags, Overlap};
 pub use crate::plan::xla::vmem;
 pub use crate::plan::xla::{
-    Attention, Backend, Flags, GpuFlags, Keep, Mesh, Pipeline, Policy, Quantization, Run, TENSORS, Targets, Windows,
-    XlaPlan, compiled_in,
+    Attention, Backend, Flags, GpuFlags, Keep, Mesh, Pipeline, Policy, Quantization, Run, Spread, TENSORS, Targets,
+    Windows, XlaPlan, compiled_in,
 };
 pub use block::{Block, Kind, Named, Op, ROUTER, Tensor, Weight};
 

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use toml::Value;
 
+use super::by_compiler;
 use super::change::Change;
 use super::documents;
 use super::error::ScenarioError;
@@ -24,12 +25,14 @@ impl Scenario {
             Some(FP8) => ": Transformer Engine refuses it, or it is not simulated",
             _ => ", which is described but not simulated yet",
         };
-        Err(ScenarioError::Plan {
+        let refused = ScenarioError::Plan {
             code: Some(code),
             problem: format!("{} needs {what}{whose}", self.job.model().name),
             place: Box::new(if key == Some(documents::KEY) { self.places().documents } else { self.places().model }),
             remedy: remedy.map_or_else(|| self.changes(), Cow::into_owned),
-        })
+        };
+        let compiled = matches!(self.job.parts(), Parts::Compiled(_));
+        Err(if compiled { by_compiler::named(refused, &self.topology) } else { refused })
     }
 
     /// What to write where a refusal does not say it.

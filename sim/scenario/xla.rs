@@ -7,7 +7,7 @@ use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
 use super::reader::Reader;
 use super::written::{Eight, ExpertExchange, Moment};
-use super::{foreign, machine, names, optimizer, written};
+use super::{by_compiler, foreign, machine, names, optimizer, written};
 use crate::cost::{Regime, Software};
 use crate::hardware::{LevelKind, OnTorus, Topology, Vendor};
 use crate::model::ModelConfig;
@@ -78,11 +78,12 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         let problem = "gradient accumulation is not simulated on XLA for GPUs";
         return Err(reader.plan(at, problem, "write batch.accumulation = 1, and a larger batch.micro"));
     }
-    let rules = rules::read(reader, scenario.mesh.get_ref())?;
+    let rules = rules::read(reader, scenario.mesh.get_ref()).map_err(|why| by_compiler::named(why, topology))?;
     let mesh = mesh::mesh(reader, (&scenario.mesh, &rules), topology)?;
     mesh::divides(reader, &scenario.mesh, (&model, mesh))?;
     let remat = policy(reader, table)?;
-    let pipeline = pipeline::pipeline(reader, (table, &scenario.mesh), (&model, mesh), (micro, remat))?;
+    let pipeline = pipeline::pipeline(reader, (table, &scenario.mesh), (&model, mesh), (micro, remat));
+    let pipeline = pipeline.map_err(|why| by_compiler::named(why, topology))?;
     let attention = if on_gpus { gpu::attention(reader, table)? } else { attention::attention(reader, table)? };
     let vocab_tiling = reader.count_or(&written::Xla::num_vocab_tiling, table.num_vocab_tiling.as_ref(), 1)?;
     if let (Some(at), false) = (&table.num_vocab_tiling, (micro * seq).is_multiple_of(vocab_tiling)) {
@@ -99,7 +100,8 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
             == Moment::Bfloat16;
     // `mu_dtype` is the weights' where nothing is said (optax's `scale_by_adam`).
     let moment = if half_weights { (Moment::Bfloat16, "bfloat16") } else { (Moment::Float32, "float32") };
-    let optax = optimizer::optax(reader, &scenario.optimizer, runtime)?;
+    let optax = optimizer::optax(reader, &scenario.optimizer, runtime);
+    let optax = optax.map_err(|why| by_compiler::named(why, topology))?;
     let scan = reader.flag(&written::Xla::scan_layers, table.scan_layers.as_ref().map(|at| *at.get_ref()));
     let (compiler_flags, flags, backend) = if on_gpus {
         let (flags, backend) = gpu::flags(reader, table)?;
@@ -124,7 +126,11 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         vocab_tiling,
         iota_embed: reader.flag(&written::Xla::use_iota_embed, table.use_iota_embed),
         capacity_factor: capacity(reader, table, &model)?,
-        send_tokens: send_tokens(reader, table, (&model, mesh, &scenario.mesh))?,
+        send_tokens: send_tokens(reader, table, (&model, mesh, &scenario.mesh))
+            .map_err(|why| by_compiler::named(why, topology))?,
+        ring_of_experts: sorted_over_axis(table, &model, mesh)
+            && table.expert_exchange.as_ref().is_some_and(|at| *at.get_ref() == ExpertExchange::Ring),
+        ragged_buffer: ragged_buffer(reader, table, sorted_over_axis(table, &model, mesh))?,
         clip: reader.flag(&written::Xla::gradient_clipping, table.gradient_clipping),
         float32_scores: match (attention, table.float32_qk_product) {
             (Attention::DotProduct, written) => reader.flag_or("xla.float32_qk_product", written, false),
@@ -296,11 +302,27 @@ fn send_tokens(
         let problem = format!("mesh.expert = {axis} does not divide the {} experts of {}", experts.count, model.name);
         return Err(reader.plan(at, problem, "write a divisor, or shard over mesh.fsdp"));
     }
-    if table.capacity_factor.is_none() {
-        let problem = "sorted experts over an expert axis are not simulated on XLA";
-        let fsdp = mesh.fsdp * mesh.expert;
-        let remedy = format!("write xla.capacity_factor = 1.0, or mesh.expert = 1 and mesh.fsdp = {fsdp}");
+    let sorted = table.capacity_factor.is_none();
+    if sorted && mesh.experts_only {
+        let problem = "sorted experts over an axis that holds experts alone are not simulated on XLA";
+        let remedy =
+            "write xla.capacity_factor = 1.0, or let the axis hold a part of the batch, as MaxText's own rules do";
         return Err(reader.plan(at, problem, remedy));
+    }
+    if sorted {
+        let weights = |at: &&Spanned<ExpertExchange>| *at.get_ref() == ExpertExchange::Weights;
+        return match table.expert_exchange.as_ref().filter(weights) {
+            Some(written) => {
+                let problem = "sorted experts stay where they are (MaxText's `sparse_matmul`), and tokens go to them";
+                Err(reader.plan(written, problem, "write \"tokens\" or \"ring\", or xla.capacity_factor = 1.0"))
+            }
+            None => Ok(true),
+        };
+    }
+    if let Some(written) = table.expert_exchange.as_ref().filter(|at| *at.get_ref() == ExpertExchange::Ring) {
+        let problem =
+            "a ring of experts sorts tokens by their experts, and xla.capacity_factor gives each as many places";
+        return Err(reader.plan(written, problem, "remove xla.capacity_factor, or write \"tokens\""));
     }
     if mesh.experts_only {
         let Some(written) = &table.expert_exchange else { return Ok(false) };
@@ -311,6 +333,28 @@ fn send_tokens(
         Some(written) => *written.get_ref() == ExpertExchange::Tokens,
         None => reader.assume("xla.expert_exchange", false, "weights"),
     })
+}
+
+/// Whether experts that sort their rows are spread over an axis.
+fn sorted_over_axis(table: &written::Xla, model: &ModelConfig, mesh: Mesh) -> bool {
+    table.capacity_factor.is_none() && mesh.expert > 1 && model.experts().is_some()
+}
+
+/// The buffer that sorted copies come into, over even shares.
+fn ragged_buffer(reader: &Reader<'_>, table: &written::Xla, sorted: bool) -> Result<Option<Finite>, ScenarioError> {
+    let Some(at) = &table.ragged_buffer_factor else { return Ok(None) };
+    let factor = *at.get_ref();
+    let ring = table.expert_exchange.as_ref().is_some_and(|at| *at.get_ref() == ExpertExchange::Ring);
+    if !sorted || ring {
+        let problem =
+            "xla.ragged_buffer_factor sizes the buffer that sorted copies of tokens come into over an expert axis";
+        return Err(reader.plan(at, problem, "remove the key, or write mesh.expert without xla.capacity_factor"));
+    }
+    if !(factor.is_finite() && (1.0..=1e3).contains(&factor)) {
+        let problem = format!("xla.ragged_buffer_factor = {factor}: even shares fill a buffer of 1.0");
+        return Err(reader.plan(at, problem, "write rows over those of even shares, such as 2.0"));
+    }
+    Ok(Some(Finite::nearest(factor)))
 }
 
 /// What the compiler's partitioner takes the chip and the axes of a weight's shards to be.

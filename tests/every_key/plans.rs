@@ -157,6 +157,6 @@ pub fn plans() -> Vec<String> {
         add(TPU, &[
             "xla.remat_policy = 'custom'", "mesh.fsdp = 2, mesh.pipeline = 2, batch.micro = 2, model.layers = 8, xla.num_layers_per_pipeline_stage = 2","mesh.fsdp = 2, mesh.tensor = 2", "xla.attention = 'dot_product'", "xla.scan_layers = false", "mesh.fsdp = 2, mesh.pipeline = 2, batch.micro = 2, model.layers = 4, xla.num_pipeline_repeats = 2", "topology.slices = 2"]),
         add(TORCH_XLA, &["torch_xla.attention = 'flash'", "torch_xla.attention = 'eager', mesh.fsdp = 2, mesh.tensor = 2", "batch.accumulation = 1", "mesh.fsdp = 1, mesh.data = 4"]),
-        add(&experts(TPU), &["mesh.fsdp = 2, mesh.expert = 2, xla.capacity_factor = 1.0"]),
+        add(&experts(TPU), &["mesh.fsdp = 2, mesh.expert = 2, xla.capacity_factor = 1.0", "mesh.fsdp = 2, mesh.expert = 2, xla.ragged_buffer_factor = 1.5"]),
     ].concat()
 }

@@ -1,8 +1,8 @@
 //! A block's forward as operators on named tensors, with what each needs in backward.
 
 mod keeps;
+mod mixture;
 
-use crate::model::experts::Experts;
 use crate::model::latent::LatentAttention;
 use crate::model::{
     Attention as Heads, FeedForward, Gating, Layer, Mixer, ModelConfig, Norm, NormPlacement, Norms, Position, QkNorm,
@@ -42,6 +42,15 @@ pub enum Kind {
     Sort,
     /// Experts' results back in the order of tokens, and added up by the router's weights.
     Unsort,
+    /// Sorted copies to the chips of their experts, or results back, over the expert axis: as many as there are, into a buffer that
+    /// holds the most there can be.
+    Exchange,
+    /// Copies from several chips in the order of this chip's experts, or back in the order in which they came.
+    Arrange,
+    /// Tokens of all chips of the expert axis.
+    AllTokens,
+    /// What all chips of the expert axis made of this chip's tokens, added up.
+    OwnTokens,
 }
 
 /// One operator.
@@ -64,7 +73,15 @@ impl Op {
             Kind::Dispatch(_) => self.inputs[1..].to_vec(),
             Kind::Combine(_) | Kind::Unsort => self.inputs.clone(),
             Kind::Attention(_) => self.inputs.iter().copied().chain([self.output]).collect(),
-            Kind::Rope | Kind::Repeat | Kind::Add | Kind::Sort | Kind::Send => vec![],
+            Kind::Rope
+            | Kind::Repeat
+            | Kind::Add
+            | Kind::Sort
+            | Kind::Send
+            | Kind::Exchange
+            | Kind::Arrange
+            | Kind::AllTokens
+            | Kind::OwnTokens => vec![],
         }
     }
 
@@ -297,11 +314,20 @@ impl Block {
 
     /// The feed-forward, of one or of every expert.
     fn feed_forward(&mut self, input: Tensor, kind: Gating, sizes: (u64, u64, u64)) -> Tensor {
-        let (width, ffn, copies) = sizes;
+        self.feed_forward_of(input, (kind, Some("mlpwi_1")), sizes)
+    }
+
+    /// The same, with the name of what multiplies the gate.
+    fn feed_forward_of(
+        &mut self,
+        input: Tensor,
+        (kind, up): (Gating, Option<&'static str>),
+        (width, ffn, copies): (u64, u64, u64),
+    ) -> Tensor {
         let product = match kind {
             Gating::Gated(_) => {
                 let gate = self.linear_of(input, Some("mlpwi_0"), ("wi_0", width, ffn, false), copies);
-                let up = self.linear_of(input, Some("mlpwi_1"), ("wi_1", width, ffn, false), copies);
+                let up = self.linear_of(input, up, ("wi_1", width, ffn, false), copies);
                 self.op(Kind::Gate, &[gate, up], None, ffn)
             }
             Gating::Plain(_) => {
@@ -310,56 +336,6 @@ impl Block {
             }
         };
         self.linear_of(product, Some("mlpwo"), ("wo", ffn, width, true), copies)
-    }
-
-    /// Experts, those that every token passes among them.
-    fn mixture(&mut self, input: Tensor, job: &XlaPlan, (width, experts): (u64, &Experts)) -> Tensor {
-        let routed = match job.capacity_factor {
-            Some(_) => self.places(input, job, (width, experts)),
-            None => self.sorted(input, job, (width, experts)),
-        };
-        if experts.shared == 0 {
-            return routed;
-        }
-        let sizes = (width, experts.shared / u64::from(job.mesh.tensor), 1);
-        let shared = self.feed_forward(input, experts.gating, sizes);
-        self.op(Kind::Add, &[routed, shared], None, job.stream())
-    }
-
-    /// All copies of tokens, in the order of their experts, in matmuls of groups of rows (`sparse_matmul` with `megablox`);
-    /// experts are taken to get as many each.
-    fn sorted(&mut self, input: Tensor, job: &XlaPlan, (width, experts): (u64, &Experts)) -> Tensor {
-        let tensor = u64::from(job.mesh.tensor);
-        let scores = self.linear(input, None, (ROUTER, width, experts.count, false));
-        let tokens = self.rows;
-        self.rows = tokens * experts.top_k;
-        let sent = self.op(Kind::Sort, &[input, scores], None, width);
-        let made = self.feed_forward(sent, experts.gating, (width, experts.width / tensor, experts.count));
-        self.rows = tokens;
-        self.op(Kind::Unsort, &[made, scores], None, job.stream())
-    }
-
-    /// Experts with as many places each for every sequence; tokens that find none are dropped (MaxText's `dense_matmul` with
-    /// a `capacity_factor`).
-    fn places(&mut self, input: Tensor, job: &XlaPlan, (width, experts): (u64, &Experts)) -> Tensor {
-        let places = job.places(experts);
-        let tensor = u64::from(job.mesh.tensor);
-        let scores = self.linear(input, None, (ROUTER, width, experts.count, false));
-        // Chips with the same tokens have the places of their own experts.
-        let places = places / job.expert_parts();
-        let masks = self.op(Kind::Masks, &[scores], None, places);
-        let tokens = std::mem::replace(&mut self.rows, job.batch * places);
-        let sent = self.op(Kind::Dispatch(places), &[input, masks], None, width);
-        let sent = self.sent(sent, (job, width));
-        let made = self.feed_forward(sent, experts.gating, (width, experts.width / tensor, experts.count));
-        let made = self.sent(made, (job, width));
-        self.rows = tokens;
-        self.op(Kind::Combine(places), &[made, masks], None, width)
-    }
-
-    /// The same rows of fewer experts and more sequences, or the reverse, where chips have experts of their own.
-    fn sent(&mut self, input: Tensor, (job, width): (&XlaPlan, u64)) -> Tensor {
-        if job.send_tokens { self.op(Kind::Send, &[input], None, width) } else { input }
     }
 
     /// Whether a gate multiplies a tensor.
@@ -384,8 +360,13 @@ impl Block {
     /// Operators that run again in backward, in order, if these tensors are found: those whose results are needed, by
     /// backward or by another that runs again.
     pub fn again(&self, found: impl Fn(Tensor) -> bool) -> Vec<usize> {
+        self.again_for(self.needed(), found)
+    }
+
+    /// The same for other tensors than those that backward needs.
+    pub fn again_for(&self, tensors: impl IntoIterator<Item = Tensor>, found: impl Fn(Tensor) -> bool) -> Vec<usize> {
         let mut wanted: Vec<bool> = vec![false; self.tensors.len()];
-        self.needed().into_iter().for_each(|tensor| wanted[tensor] = true);
+        tensors.into_iter().for_each(|tensor| wanted[tensor] = true);
         let mut again = vec![];
         for (at, op) in self.ops.iter().enumerate().rev() {
             // A kernel of attention leaves the sums of its softmax behind, which only it makes.

@@ -15,6 +15,17 @@ impl Policy {
         }
     }
 
+    /// The same, and what makes the block's result.
+    pub fn again_whole(self, block: &Block) -> Vec<usize> {
+        match self {
+            Policy::None => vec![],
+            Policy::Names(_) => {
+                let found = |tensor: Tensor| self.keep(block.tensors[tensor].name) != Keep::Remat;
+                block.again_for(block.needed().into_iter().chain([block.tensors.len() - 1]), found)
+            }
+        }
+    }
+
     /// What of a block is kept for backward, and where: what backward and operators that run again read. All else that the
     /// policy would keep, the compiler drops.
     pub fn kept(self, block: &Block) -> Vec<(Tensor, Keep)> {

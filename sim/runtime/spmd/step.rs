@@ -13,6 +13,7 @@ mod pipeline;
 mod router;
 mod shards;
 mod state;
+mod turns;
 mod weights;
 
 use std::collections::BTreeMap;

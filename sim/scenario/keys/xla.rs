@@ -52,8 +52,10 @@ words! {
     pub enum ExpertExchange {
         /// Experts' weights are gathered, and tokens stay: what MaxText's rules lead to.
         Weights = "weights",
-        /// Tokens are sent, and experts stay: GShard's.
+        /// Tokens are sent, and experts stay: GShard's, and what sorted experts do.
         Tokens = "tokens",
+        /// Each chip of the axis gets the tokens of all (`use_ring_of_experts`); of sorted experts.
+        Ring = "ring",
     }
 }
 
@@ -154,6 +156,8 @@ keys! {
     capacity_factor: Option<Spanned<f64>> => COMPILED.such_as("1.25");
     /// What is exchanged over the expert axis.
     expert_exchange: Option<Spanned<ExpertExchange>> => XLA;
+    /// `ragged_buffer_factor`: rows of the buffer that sorted copies come into, over even shares; left out, the most there can be.
+    ragged_buffer_factor: Option<Spanned<f64>> => XLA.such_as("2.0");
     /// `use_iota_embed`: whether the embedding is a matmul with a one-hot matrix.
     use_iota_embed: Option<bool> => XLA
         default XLA => "false" of "MaxText e591f30cb" at "src/maxtext/configs/base.yml:1007";

@@ -111,6 +111,8 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         iota_embed: false,
         capacity_factor,
         send_tokens: false,
+        ring_of_experts: false,
+        ragged_buffer: None,
         clip: reader.flag(&written::TorchXla::clip_grad_norm, table.clip_grad_norm),
         backend: Compiler::Tpu,
         hbm: topology.chip.memory,

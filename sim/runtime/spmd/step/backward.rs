@@ -11,6 +11,19 @@ use crate::runtime::spmd::block::{Kind, Named, Op, ROUTER, Tensor};
 use crate::runtime::spmd::room::Blocks;
 use crate::runtime::spmd::tape::Value;
 
+/// A layer that ran again, and whose backward comes.
+struct Ran {
+    values: Vec<Option<Value>>,
+    /// Weights that stay gathered.
+    held: Vec<(usize, Value)>,
+    again: Vec<usize>,
+    /// Keys and values of whole sequences, and sums of rows, of its attention.
+    sequences: Vec<Value>,
+    row_sums: Option<Value>,
+    /// Biases of its experts, a row for each copy of a token.
+    bias_rows: Vec<Value>,
+}
+
 /// What comes after a linear's backward.
 #[derive(Clone, Copy)]
 struct After {
@@ -40,12 +53,36 @@ impl Step<'_> {
 
     /// From the gradient of the last of some blocks' result to that of the first one's input.
     pub(super) fn blocks_backward(&mut self, layers: Range<usize>, mut gradient: Value) -> Value {
-        for layer in layers.rev() {
-            self.layer = layer;
-            self.tape.scope = self.scopes.layers[layer];
-            gradient = self.block_backward(self.variant_of[layer], gradient);
+        let turns = match self.staged {
+            Some(_) => layers.map(|layer| layer..layer + 1).collect(),
+            None => self.turns.clone(),
+        };
+        for turn in turns.into_iter().rev() {
+            gradient = self.turn_backward(turn, gradient);
         }
         gradient
+    }
+
+    /// All layers of a turn run again, each from the one before it, and then back.
+    fn turn_backward(&mut self, layers: Range<usize>, mut gradient: Value) -> Value {
+        let mut ran = vec![];
+        let mut input = None;
+        for layer in layers.clone() {
+            self.at(layer);
+            let one = self.run_again(self.variant_of[layer], input, layer + 1 < layers.end);
+            input = one.values.last().copied().flatten();
+            ran.push(one);
+        }
+        for (layer, one) in layers.zip(ran).rev() {
+            self.at(layer);
+            gradient = self.block_backward(self.variant_of[layer], one, gradient);
+        }
+        gradient
+    }
+
+    fn at(&mut self, layer: usize) {
+        self.layer = layer;
+        self.tape.scope = self.scopes.layers[layer];
     }
 
     /// Numbers of blocks' gradients on this chip.
@@ -59,11 +96,17 @@ impl Step<'_> {
         layers.map(block).sum()
     }
 
-    fn block_backward(&mut self, variant: usize, gradient: Value) -> Value {
+    /// Finds what forward of a layer kept, and computes the rest again: from `input` where the layer before it ran again, too, and up to
+    /// its result where the layer behind it (`more`) does.
+    fn run_again(&mut self, variant: usize, input: Option<Value>, more: bool) -> Ran {
         let block = self.variants[variant].block.clone();
         let mut values: Vec<Option<Value>> = vec![None; block.tensors.len()];
         let start = self.tape.now();
+        values[0] = input;
         for (tensor, keep) in self.variants[variant].kept.clone() {
+            if tensor == 0 && input.is_some() {
+                continue;
+            }
             let bytes = Self::bytes(block.tensors[tensor]);
             values[tensor] = match keep == Keep::Device && self.reads_stacks(variant) && block.gates(tensor) {
                 true => Some(self.stack(tensor, bytes)),
@@ -71,11 +114,20 @@ impl Step<'_> {
             };
         }
         self.began = start;
-        let again = self.variants[variant].again.clone();
+        let Variant { again, whole, .. } = &self.variants[variant];
+        let again = if more { whole.clone() } else { again.clone() };
         let mut held = vec![];
         self.tape.pass = Pass::Recompute;
         self.forward_ops(variant, &again, &mut values, (self.gather_again(), false), &mut held);
         self.tape.pass = Pass::Backward;
+        let (sequences, row_sums) = (std::mem::take(&mut self.sequences), self.row_sums.take());
+        Ran { values, held, again, sequences, row_sums, bias_rows: std::mem::take(&mut self.bias_rows) }
+    }
+
+    fn block_backward(&mut self, variant: usize, ran: Ran, gradient: Value) -> Value {
+        let block = self.variants[variant].block.clone();
+        let Ran { mut values, held, again, sequences, row_sums, bias_rows } = ran;
+        (self.sequences, self.row_sums, self.bias_rows) = (sequences, row_sums, bias_rows);
         let mut dropped = block.droppable(&again);
         if !self.job.in_memory(self.staged.is_some()) {
             // Single matmuls read a sum in place of its norm, so it is there anyway.
@@ -210,6 +262,8 @@ impl Step<'_> {
                 let Variant { block, kept, .. } = &self.variants[variant];
                 reads.extend(held.iter().filter(|(index, _)| block.weights[*index].experts).map(|(_, value)| *value));
                 reads.extend(self.gates_weight.take());
+                // Biases are added where the sums are read.
+                reads.append(&mut self.bias_rows);
                 // Where its inputs are kept, the weight gradient makes the product as it reads them.
                 let found = op.inputs.iter().all(|input| kept.iter().any(|(tensor, _)| tensor == input));
                 let again = (late.is_some() && !(found && self.reads_stacks(variant)))
@@ -220,9 +274,14 @@ impl Step<'_> {
                 self.tape.elementwise("gate backward", work, &reads, &outputs);
                 if let Some(Late { size, tokens, among, mut reads }) = late {
                     reads.extend(again);
-                    self.linear = true;
-                    self.weight_gradient(size, tokens, among, &reads);
-                    self.linear = false;
+                    match self.job.spread_of_sorted() {
+                        Some(_) => self.late_experts.push(Late { size, tokens, among, reads }),
+                        None => {
+                            self.linear = true;
+                            self.weight_gradient(size, tokens, among, &reads);
+                            self.linear = false;
+                        }
+                    }
                 }
             }
             Kind::Attention(shape) => self.attend_backward(shape, (&needs, gradient), &outputs),
@@ -231,6 +290,9 @@ impl Step<'_> {
                 let gated = block.ops.iter().any(|other| other.kind == Kind::Gate && other.output == op.inputs[0]);
                 let after = After { sum: block.first_reader(op), gated, late: gated && needs.is_empty() };
                 self.linear_backward((variant, index), (&needs, gradient), (inputs[0], outputs[0], after), held);
+                let weight = self.variants[variant].block.weights[index];
+                self.bias_rows_backward(&weight, (gradient, Self::bytes(to)));
+                self.add_up_rows((variant, index), (gradients[op.inputs[0]], outputs[0]), bytes);
             }
             Kind::Masks => {
                 self.masks_gradient();
@@ -250,8 +312,20 @@ impl Step<'_> {
                 self.late_masks = Some(LateMasks { size: (to.rows, places, to.width), reads, gradient: outputs[1] });
             }
             Kind::Send => self.send(gradient, outputs[0], Self::bytes(to)),
+            Kind::Exchange => {
+                // The results that went home again are read by an exchange that is beside experts' backward.
+                self.going_home.extend(values[op.inputs[0]].filter(|_| to.rows < inputs[0].rows));
+                self.exchange_copies((gradient, Self::bytes(to)), (outputs[0], bytes));
+            }
+            Kind::Arrange => {
+                self.experts_gradients();
+                self.tape.kernel("arrange", Self::memory(MemoryKind::Gather, bytes, bytes), &reads, &outputs);
+            }
+            Kind::AllTokens => self.over_experts(Collective::ReduceScatter, (gradient, outputs[0]), Self::bytes(to)),
+            Kind::OwnTokens => self.over_experts(Collective::AllGather, (gradient, outputs[0]), bytes),
             // Copies' gradients in the order of tokens, added up (`use_custom_sort_vjp`); the choice has none.
             Kind::Sort => {
+                self.experts_gradients();
                 let rows = Self::bytes(to);
                 let back = self.tape.value("unsorted", rows, Category::BackwardTemporary);
                 self.tape.kernel("unsort", Self::memory(MemoryKind::Gather, rows, rows), &reads, &[back]);
@@ -303,7 +377,8 @@ impl Step<'_> {
                 self.gather_weight(index, numbers, (among, how), after)
             }
         };
-        let size = (input.rows, weight.inputs, weight.outputs, MatmulLayout::DataGradient);
+        let rows = self.rows_of(&weight, input.rows);
+        let size = (rows, weight.inputs, weight.outputs, MatmulLayout::DataGradient);
         self.linear = true;
         let before = self.tape.now();
         let mut reads: Vec<Value> = needs.iter().copied().chain([gradient]).collect();
@@ -326,7 +401,11 @@ impl Step<'_> {
             };
             self.gates_weight = held.iter().rev().find(|(index, _)| makes(*index)).map(|(_, weight)| *weight);
         }
-        self.matmul(size, &gathered, (&[gradient], &made));
+        let beside: Vec<Value> = match weight.experts {
+            true => [gradient].into_iter().chain(self.going_home.iter().copied()).collect(),
+            false => vec![gradient],
+        };
+        self.matmul(size, &gathered, (&beside, &made));
         if let Some((value, at)) = coming {
             self.tape.join(at);
             reads.push(value);
@@ -336,13 +415,38 @@ impl Step<'_> {
         if !weight.row_parallel && weight.name != ROUTER && after.sum {
             self.sum_parts(HALF * input.rows * weight.inputs, output, before);
         }
-        let (size, tokens) = ((weight.inputs * weight.copies, weight.outputs), input.rows / weight.copies);
+        self.zero_rows(&weight, Self::bytes(input));
+        let (size, tokens) = ((weight.inputs * weight.copies, weight.outputs), rows / weight.copies);
+        let waits = weight.experts && self.job.spread_of_sorted().is_some();
         if after.late {
             self.late = Some(Late { size, tokens, among, reads });
+        } else if waits {
+            self.late_experts.push(Late { size, tokens, among, reads });
         } else {
             self.weight_gradient(size, tokens, among, &reads);
         }
         self.linear = false;
+    }
+
+    /// Gradients of sorted experts' weights over an expert axis: the compiler makes them when all gradients of rows are there, so that what they
+    /// read lies beside those (MaxText 0.2.5 under libtpu 0.0.51, `tests/oracles/xla-dropless.json`).
+    fn experts_gradients(&mut self) {
+        // Nothing to wait for: results that go back.
+        if self.late_experts.len() < self.experts_weights() {
+            return;
+        }
+        self.going_home.clear();
+        for Late { size, tokens, among, reads } in std::mem::take(&mut self.late_experts) {
+            self.linear = true;
+            self.weight_gradient(size, tokens, among, &reads);
+            self.linear = false;
+        }
+    }
+
+    /// How many weights each expert of the block that is being written has.
+    fn experts_weights(&self) -> usize {
+        let block = &self.variants[self.variant_of[self.layer]].block;
+        block.weights.iter().filter(|weight| weight.experts).count()
     }
 
     /// The gradient of the weights in a mask: nothing but the mask's own backward asks for it, and it is as large as the mask, so the

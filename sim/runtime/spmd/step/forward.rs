@@ -84,12 +84,19 @@ impl Step<'_> {
             let ops: Vec<usize> = (0..self.variants[variant].block.ops.len()).collect();
             let mut values = vec![None; self.variants[variant].block.tensors.len()];
             values[0] = Some(input);
-            self.keep(variant, 0, input);
+            if self.begins_turn(layer) {
+                self.keep(variant, 0, input);
+            }
             self.forward_ops(variant, &ops, &mut values, (self.job.flags.gather_forward, true), &mut vec![]);
             let last = values.len() - 1;
             input = values[last].unwrap_or(input);
         }
         input
+    }
+
+    /// Whether a layer is the first of a turn of the scan, whose input is kept.
+    pub(super) fn begins_turn(&self, layer: usize) -> bool {
+        self.staged.is_some() || self.turns.iter().any(|turn| turn.start == layer)
     }
 
     /// Rows of zeros and a one that an embedding by a matmul reads, and its backward again. On TPUs the matmuls make them.
@@ -186,7 +193,11 @@ impl Step<'_> {
         if let Some((_, stack)) = self.stacks.iter().find(|(known, _)| *known == place) {
             return *stack;
         }
-        let blocks = if matches!(place.0, Whose::Block(_)) { 1 } else { self.runs() };
+        let blocks = match place.0 {
+            Whose::Block(_) => 1,
+            Whose::Blocks if tensor == 0 => self.turns.len() as u64,
+            Whose::Blocks | Whose::Iterations => self.runs(),
+        };
         let stack = self.tape.value(KEPT, blocks * bytes, Category::Activation);
         self.stacks.push((place, stack));
         stack
@@ -279,7 +290,15 @@ impl Step<'_> {
                 Kind::Sort => {
                     let bytes = of(op.output);
                     self.tape.kernel("sort", Self::memory(MemoryKind::Gather, bytes, bytes), &reads, &[output]);
+                    self.count_copies();
                 }
+                Kind::Exchange => self.exchange_copies((reads[0], of(op.inputs[0])), (output, of(op.output))),
+                Kind::Arrange => {
+                    let bytes = of(op.output);
+                    self.tape.kernel("arrange", Self::memory(MemoryKind::Gather, bytes, bytes), &reads, &[output]);
+                }
+                Kind::AllTokens => self.over_experts(Collective::AllGather, (reads[0], output), of(op.output)),
+                Kind::OwnTokens => self.over_experts(Collective::ReduceScatter, (reads[0], output), of(op.inputs[0])),
                 Kind::Unsort => {
                     // Rows in the order of tokens, then their weighted sums.
                     let (rows, sums) = (of(op.inputs[0]), of(op.output));
@@ -316,17 +335,18 @@ impl Step<'_> {
                     if let (Gathered::Whole(value), false) = (&gathered, keeps) {
                         held.push((index, *value));
                     }
-                    let size = (block.tensors[op.output].rows, weight.outputs, weight.inputs, MatmulLayout::Forward);
+                    let rows = block.tensors[op.output].rows;
+                    let size = (self.rows_of(&weight, rows), weight.outputs, weight.inputs, MatmulLayout::Forward);
                     self.linear = true;
                     if weight.row_parallel {
                         let before = self.tape.now();
                         self.matmul(size, &gathered, (&reads, &[output]));
-                        self.sum_parts(HALF * size.0 * weight.outputs, output, before);
+                        self.sum_parts(HALF * rows * weight.outputs, output, before);
                     } else {
                         let known = whole.iter().find(|(tensor, _)| *tensor == op.inputs[0]).map(|(_, value)| *value);
                         let coming = match known {
                             Some(_) => None,
-                            None => self.gather_parts(HALF * size.0 * weight.inputs, &reads, category),
+                            None => self.gather_parts(HALF * rows * weight.inputs, &reads, category),
                         };
                         let reads: Vec<Value> = reads.iter().copied().chain(known).collect();
                         self.matmul(size, &gathered, (&reads, &[output]));
@@ -336,6 +356,8 @@ impl Step<'_> {
                         }
                     }
                     self.linear = false;
+                    self.zero_rows(&weight, of(op.output));
+                    self.rows_of_biases(&weight, of(op.output), keeps);
                 }
             }
             values[op.output] = Some(output);
@@ -391,5 +413,9 @@ fn name(kind: Kind) -> &'static str {
         Kind::Send => "sent",
         Kind::Sort => "sorted",
         Kind::Unsort => "unsorted",
+        Kind::Exchange => "exchanged",
+        Kind::Arrange => "arranged",
+        Kind::AllTokens => "all tokens",
+        Kind::OwnTokens => "own tokens",
     }
 }

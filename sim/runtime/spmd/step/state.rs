@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::moves::Moves;
 use super::shards::Among;
+use super::turns::turns;
 use crate::model::layer::KindId;
 use crate::plan::xla::Pipeline;
 use crate::plan::xla::XlaPlan;
@@ -48,6 +49,8 @@ pub(super) struct Variant {
     pub(super) kept: Vec<(Tensor, Keep)>,
     /// Operators that run again.
     pub(super) again: Vec<usize>,
+    /// The same where the layer behind it runs again, too, and reads its result.
+    pub(super) whole: Vec<usize>,
 }
 
 /// Whose a buffer is that is kept for backward.
@@ -99,6 +102,8 @@ pub(super) struct Step<'j> {
     pub(super) variants: Vec<Variant>,
     /// The variant of each block, those of a stage first.
     pub(super) variant_of: Vec<usize>,
+    /// Layers behind the pipeline's that one turn of the scan runs.
+    pub(super) turns: Vec<Range<usize>>,
     /// All blocks' weights in bf16, this chip's shards: made once, used by both loops.
     pub(super) shards: Option<Value>,
     /// What forward kept in HBM, by whose it is and by name or place.
@@ -121,10 +126,16 @@ pub(super) struct Step<'j> {
     pub(super) moves: Moves,
     /// A weight gradient that waits for its input.
     pub(super) late: Option<Late>,
+    /// Gradients of sorted experts' weights, that wait for those of their rows.
+    pub(super) late_experts: Vec<Late>,
+    /// Results of experts that are computed again and on their way home.
+    pub(super) going_home: Vec<Value>,
     /// The gradient of a mask's weights, that waits for experts' backward.
     pub(super) late_masks: Option<LateMasks>,
     /// Keys and values of whole sequences, which attention that ran again has gathered and its backward reads.
     pub(super) sequences: Vec<Value>,
+    /// Biases of experts that ran again, a row for each copy of a token.
+    pub(super) bias_rows: Vec<Value>,
     /// Each row's log-sum-exp, of attention that ran again.
     pub(super) row_sums: Option<Value>,
     /// Words sorted, and where each stood, or their one-hot rows: for the embedding's gradient.
@@ -159,6 +170,12 @@ impl<'j> Step<'j> {
             });
             variant_of.push(at);
         }
+        let alone = staged.min(variant_of.len());
+        let together = job.scan && job.gpu().is_none() && job.torch.is_none() && job.remat != Policy::None;
+        let turns = match together {
+            true => turns(&variant_of[alone..]).into_iter().map(|turn| turn.start + alone..turn.end + alone).collect(),
+            false => (alone..variant_of.len()).map(|layer| layer..layer + 1).collect(),
+        };
         let of = |staged: bool| micro.filter(|_| staged).unwrap_or(job);
         let variants = seen.into_iter().map(|(staged, kind)| Variant::new(of(staged), kind)).collect();
         Step {
@@ -174,6 +191,7 @@ impl<'j> Step<'j> {
             tape: Tape::new(),
             variants,
             variant_of,
+            turns,
             shards: None,
             stacks: vec![],
             gradients: None,
@@ -185,8 +203,11 @@ impl<'j> Step<'j> {
             pending: vec![],
             moves: Moves::default(),
             late: None,
+            late_experts: vec![],
+            going_home: vec![],
             late_masks: None,
             sequences: vec![],
+            bias_rows: vec![],
             row_sums: None,
             sorted_words: None,
             gates_weight: None,
@@ -294,6 +315,7 @@ impl Variant {
         if remat == Policy::None && !job.scan && (job.merges_blocks() || !job.in_memory(false)) {
             kept.retain(|(tensor, _)| !block.ops.iter().any(|op| op.output == *tensor && op.is_fused()));
         }
-        Variant { block, kept, again }
+        let whole = remat.again_whole(&block);
+        Variant { block, kept, again, whole }
     }
 }
