@@ -1,8 +1,11 @@
 //! `compile-check`: a scenario's training step as XLA's compiler makes it, beside what is predicted.
 //!
+//! Without a scenario [`alone`] says what a program of a file does by itself.
+//!
 //! `step` writes the program, or a file has it; `pjrt` compiles it for the scenario's slice with the scenario's flags;
 //! `sides` reads both answers off as the same figures, `verdict` says how far they may be apart, `report` prints them.
 
+mod alone;
 mod priced;
 mod report;
 mod sides;
@@ -22,8 +25,9 @@ use crate::pjrt::cache;
 use crate::pjrt::compile::{CompileError, Setup, Target, buffers, compile};
 use crate::pjrt::plugins::{Kind, Plugin};
 use crate::pjrt::slice::Slice;
+use crate::pjrt::source::Source;
 use crate::step;
-use crate::xla::{Failure, partitions};
+use crate::xla::Failure;
 
 use sides::{Compiler, Ours};
 use verdict::Comparable;
@@ -32,12 +36,22 @@ use verdict::Comparable;
 #[derive(Debug, Args)]
 #[command(after_help = crate::cli::help::COMPILE_CHECK)]
 pub struct Arguments {
-    /// The scenario file, with runtime = "xla".
-    scenario: PathBuf,
-    /// Compile this program in place of the step that is written from the scenario: StableHLO as text, as JAX and torch_xla
-    /// export it.
+    /// The scenario file, with runtime = "xla"; left out with --program and --topology.
+    #[arg(required_unless_present = "topology")]
+    scenario: Option<PathBuf>,
+    /// Compile this program in place of the step that is written from the scenario: StableHLO (text or bytecode) or an
+    /// HloModuleProto, as JAX and torch_xla write them.
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
+    /// The slice to compile the program for, as v6e:4x4, where there is no scenario.
+    #[arg(long, value_name = "SLICE", requires = "program", conflicts_with_all = ["scenario", "sequence", "emit"])]
+    topology: Option<Slice>,
+    /// How many such slices, with a network between them.
+    #[arg(long, value_name = "COUNT", requires = "topology", value_parser = clap::value_parser!(u32).range(1..))]
+    slices: Option<u32>,
+    /// Write the answer as a page to this file, where there is no scenario.
+    #[arg(long, value_name = "FILE", requires = "topology")]
+    html: Option<PathBuf>,
     /// Tokens of a sequence, instead of the file's.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(i64).range(1..))]
     sequence: Option<i64>,
@@ -72,7 +86,14 @@ const OUT_OF_MEMORY: u8 = 8;
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> ExitCode {
-    match answer(arguments) {
+    let answered = match (&arguments.program, &arguments.topology, &arguments.scenario) {
+        (Some(program), Some(slice), _) => alone::answer(arguments, program, slice),
+        (_, _, Some(scenario)) => answer(arguments, scenario),
+        _ => Err(Failure::Input(
+            "name a scenario, or a program and a slice (--program FILE --topology v6e:4x4)".to_owned(),
+        )),
+    };
+    match answered {
         Ok((text, code)) if to_stdout(arguments) => crate::cli::said_json(&text, code),
         Ok((text, code)) => crate::cli::said(&text, code),
         Err(failure) => crate::cli::failed(&failure, failure.code()),
@@ -104,16 +125,16 @@ struct Timed {
     predicted_s: f64,
 }
 
-fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
+fn answer(arguments: &Arguments, file_of: &Path) -> Result<(String, u8), Failure> {
     let unwritable = |why: files::WriteError| Failure::Input(why.to_string());
     let file = arguments.json.as_ref().filter(|_| !to_stdout(arguments));
     let file = file.map(|path| Output::open(path)).transpose().map_err(unwritable)?;
     let emit = arguments.emit.as_deref().map(Output::open).transpose().map_err(unwritable)?;
-    let scenario = read(&arguments.scenario, arguments.sequence)?;
+    let scenario = read(file_of, arguments.sequence)?;
     let Parts::Compiled(job) = scenario.job.parts() else {
         let runtime = scenario.runtime.written();
         let why = "compile-check asks XLA's compiler, which compiles scenarios with runtime = \"xla\"";
-        return Err(Failure::Input(format!("{}: runtime is {runtime:?}: {why}", arguments.scenario.display())));
+        return Err(Failure::Input(format!("{}: runtime is {runtime:?}: {why}", file_of.display())));
     };
     let cpu = arguments.plugin.split('@').next() == Some("cpu");
     if arguments.memory_only && cpu {
@@ -197,13 +218,9 @@ fn read(path: &Path, sequence: Option<i64>) -> Result<Scenario, Failure> {
 }
 
 /// A program that was exported.
-fn exported(path: &Path, job: &spmd::XlaPlan) -> Result<String, Failure> {
-    let bytes = files::bytes(path).map_err(|why| Failure::Input(format!("{}: {why}", path.display())))?;
-    let program = String::from_utf8(bytes).map_err(|_| {
-        let remedy = "export the program as text (`.as_text()`), not as bytecode";
-        Failure::Input(format!("{}: is no text: {remedy}", path.display()))
-    })?;
-    match partitions(&program) {
+fn exported(path: &Path, job: &spmd::XlaPlan) -> Result<Source, Failure> {
+    let program = Source::read(path).map_err(Failure::Input)?;
+    match program.partitions() {
         Some(said) if said != job.mesh.ranks() => Err(Failure::Input(format!(
             "{}: the program is partitioned over {said} devices, and the scenario's mesh has {}",
             path.display(),
@@ -214,7 +231,7 @@ fn exported(path: &Path, job: &spmd::XlaPlan) -> Result<String, Failure> {
 }
 
 /// The scenario's step.
-fn written(emit: Option<Output>, scenario: &Scenario, job: &spmd::XlaPlan, cpu: bool) -> Result<String, Failure> {
+fn written(emit: Option<Output>, scenario: &Scenario, job: &spmd::XlaPlan, cpu: bool) -> Result<Source, Failure> {
     if cpu && job.attention != spmd::Attention::DotProduct {
         return Err(Failure::Input(
             "the splash kernel is a TPU's, and the cpu plugin has no compiler for it: write xla.attention = \
@@ -228,7 +245,7 @@ fn written(emit: Option<Output>, scenario: &Scenario, job: &spmd::XlaPlan, cpu: 
     if let Some(file) = emit {
         file.write(&step.listing()).map_err(|why| Failure::Input(why.to_string()))?;
     }
-    Ok(step.text)
+    Ok(Source::written(step.text))
 }
 
 /// The slices that the scenario rents.
@@ -279,12 +296,12 @@ fn with_its_flags(
 }
 
 /// A verdict of the compiler's is an answer, too.
-fn asked(program: &str, target: &Target, setup: &Setup) -> Result<Compiler, CompileError> {
+fn asked(program: &Source, target: &Target, setup: &Setup) -> Result<Compiler, CompileError> {
     compile(program, target, setup).map(|compiled| Compiler::Fits(Box::new(compiled))).or_else(refusal)
 }
 
 /// The same of memory alone.
-fn placed(program: &str, target: &Target, setup: &Setup) -> Result<Compiler, CompileError> {
+fn placed(program: &Source, target: &Target, setup: &Setup) -> Result<Compiler, CompileError> {
     buffers(program, target, setup).map(|buffers| Compiler::Holds(Box::new(buffers))).or_else(refusal)
 }
 

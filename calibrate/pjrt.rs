@@ -16,4 +16,5 @@ pub mod options;
 pub mod plugins;
 pub mod refused;
 pub mod slice;
+pub mod source;
 pub mod worker;

@@ -14,7 +14,7 @@ mod jobs;
 mod measure;
 mod programs;
 
-pub use compile::{flag, said as partitions};
+pub use compile::flag;
 pub use error::Failure;
 
 use std::process::ExitCode;

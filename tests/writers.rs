@@ -22,7 +22,7 @@ use Does::{Create, Replace, Try};
 
 /// Binary, command line, what it does: `{}` is the file that is written, `@` marks the input that it waits for when it is a pipe.
 /// A line ends with the option that names the file.
-const WRITERS: [(&str, &str, Does); 27] = [
+const WRITERS: [(&str, &str, Does); 28] = [
     ("windtunnel", "run @scenario.toml --json {}", Replace),
     ("windtunnel", "run @scenario.toml --trace {}", Replace),
     ("windtunnel", "run @scenario.toml --html {}", Replace),
@@ -48,6 +48,7 @@ const WRITERS: [(&str, &str, Does); 27] = [
     ("windtunnel-calibrate", "import csv @table.csv --out {}", Create),
     ("windtunnel-calibrate", "compile-check @compiled.toml --plugin cpu --json {}", Try),
     ("windtunnel-calibrate", "compile-check @compiled.toml --plugin cpu --emit {}", Try),
+    ("windtunnel-calibrate", "compile-check --program @program.mlir --topology v6e:2x2 --html {}", Try),
     ("windtunnel-calibrate", "xla compile @program.mlir --hlo {}", Try),
     ("windtunnel-calibrate", "cuda --plan @plan.jsonl --out {}", Try),
 ];

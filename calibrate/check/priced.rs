@@ -10,10 +10,13 @@
 //! Copies between HBM and VMEM run beside everything. Nobody sees into a call of a kernel written by hand: calls share what the
 //! scenario's own attention takes.
 
+mod moved;
+
 use std::collections::BTreeMap;
 
 use windtunnel::Time;
 use windtunnel::cost::{Cost, CostModel};
+use windtunnel::hardware::Topology;
 use windtunnel::program::{Comm, DType, GroupId, Instr, MatmulLayout, MemoryKind, Program, Work};
 use windtunnel::runtime::Parts;
 use windtunnel::scenario::Scenario;
@@ -22,6 +25,7 @@ use windtunnel::{Bytes, program};
 use crate::pjrt::hlo::flow::turns;
 use crate::pjrt::hlo::{Computation, Instruction, Module, Shape, collectives, flops};
 use crate::step::KERNEL;
+use moved::{Estimate, in_hbm, kind_of, read_of, written_by};
 
 /// What a step of a program takes on each chip.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
@@ -43,16 +47,11 @@ pub struct Priced {
     /// What takes longest, by what it came from in the program, with how long it takes in all \[s\]: a call, a loop's body or a fusion
     /// counts with its like.
     pub longest: Vec<(String, f64)>,
+    /// Kernels written by hand that say nothing of what they compute, with how often each runs: what they are given and give is moved, no
+    /// more, so a step takes at least as long.
+    pub unsaid: BTreeMap<String, u64>,
     /// Calls that nothing is known of, with how often each runs: they are taken to be over at once.
     pub unpriced: BTreeMap<String, u64>,
-}
-
-/// Bytes in HBM; elsewhere none.
-fn in_hbm(shape: &Shape) -> u64 {
-    let own = Shape { tuple: vec![], ..shape.clone() };
-    let here = shape.layout.as_ref().is_none_or(|layout| layout.memory == 0);
-    let parts: u64 = shape.tuple.iter().map(in_hbm).sum();
-    parts + if here { own.bytes() } else { 0 }
 }
 
 /// Memory of the host, by XLA's number.
@@ -92,11 +91,10 @@ fn source(one: &Instruction) -> String {
 
 struct Pricer<'m> {
     module: &'m Module,
-    scenario: &'m Scenario,
+    topology: &'m Topology,
     model: CostModel<'m>,
     mesh: Vec<u32>,
-    /// What a call of a kernel takes.
-    call: Time,
+    calls: Calls,
     by_source: BTreeMap<String, f64>,
     all: Priced,
 }
@@ -140,6 +138,41 @@ fn ring(pairs: &[Vec<u64>]) -> Option<(u32, u32, usize)> {
     Some((size, u32::try_from(stride).unwrap_or(1).max(1), usize::from(second < first)))
 }
 
+/// What calls of kernels written by hand are priced by.
+#[derive(Clone, Copy, Debug)]
+enum Calls {
+    /// Each takes this: its share of the scenario's own attention.
+    Share(Time),
+    /// What each says of itself, or else the bytes that it is given and gives.
+    Own,
+}
+
+/// Chips that a program runs on.
+pub struct On<'m> {
+    /// The machine.
+    pub topology: &'m Topology,
+    /// What things cost there.
+    pub model: CostModel<'m>,
+    /// Sizes of the mesh's axes, the slowest first.
+    pub mesh: Vec<u32>,
+}
+
+/// A step of a program of which no more is known than its instructions.
+pub fn alone(module: &Module, on: On<'_>) -> Priced {
+    all(module, on, Calls::Own)
+}
+
+fn all(module: &Module, on: On<'_>, calls: Calls) -> Priced {
+    let On { topology, model, mesh } = on;
+    let mut pricer =
+        Pricer { module, topology, model, mesh, calls, by_source: BTreeMap::new(), all: Priced::default() };
+    let step = module.computation(module.entry).map_or(0.0, |entry| pricer.run(entry, 1.0));
+    let mut longest: Vec<(String, f64)> = pricer.by_source.into_iter().collect();
+    longest.sort_by(|one, other| other.1.total_cmp(&one.1));
+    longest.truncate(LONGEST);
+    Priced { step_s: step, longest, ..pricer.all }
+}
+
 /// A step of the program, priced for a scenario of which `predicted` is the own program.
 pub fn priced(module: &Module, scenario: &Scenario, predicted: &Program) -> Priced {
     let model = CostModel::new(&scenario.profile, scenario.regime).with(scenario.software);
@@ -157,12 +190,7 @@ pub fn priced(module: &Module, scenario: &Scenario, predicted: &Program) -> Pric
         _ => vec![],
     };
     let call = Time::from_seconds(if calls == 0 { 0.0 } else { kernels / calls as f64 });
-    let mut pricer = Pricer { module, scenario, model, mesh, call, by_source: BTreeMap::new(), all: Priced::default() };
-    let step = module.computation(module.entry).map_or(0.0, |entry| pricer.run(entry, 1.0));
-    let mut longest: Vec<(String, f64)> = pricer.by_source.into_iter().collect();
-    longest.sort_by(|one, other| other.1.total_cmp(&one.1));
-    longest.truncate(LONGEST);
-    Priced { step_s: step, longest, ..pricer.all }
+    all(module, On { topology: &scenario.topology, model, mesh }, Calls::Share(call))
 }
 
 impl<'m> Pricer<'m> {
@@ -235,9 +263,12 @@ impl<'m> Pricer<'m> {
                 }
             }
             "custom-call" if one.target == KERNEL => {
-                let seconds = self.call.seconds();
+                let seconds = match self.calls {
+                    Calls::Share(call) => call.seconds(),
+                    Calls::Own => self.called(within, one, times),
+                };
                 self.all.kernels_s += times * seconds;
-                clocks.now += seconds;
+                clocks.now += self.noted(one, seconds, times);
             }
             "custom-call" if one.target == "AsyncCollectiveDone" => self.wait(clocks, clocks.all_over(), times),
             "custom-call" if flops::IDLE.contains(&one.target.as_str()) => {}
@@ -268,6 +299,25 @@ impl<'m> Pricer<'m> {
         seconds
     }
 
+    /// A kernel written by hand, by what it says of itself (Pallas' `cost_estimate`), and never less than what it is given and gives
+    /// takes to move. One that says nothing may take any time more.
+    fn called(&mut self, within: &Computation, one: &Instruction, times: f64) -> f64 {
+        let own = Estimate::of(one);
+        if own.is_none() {
+            *self.all.unsaid.entry(one.target.clone()).or_default() += times as u64;
+        }
+        let shapes = one.operands.iter().filter_map(|id| within.instruction(*id)?.shape.as_ref());
+        let (read, written) = (shapes.map(in_hbm).sum(), one.shape.as_ref().map_or(0, in_hbm));
+        let estimate = own.unwrap_or_default();
+        let read = estimate.bytes.saturating_sub(written).max(read);
+        let memory = Work::Memory { kind: MemoryKind::Elementwise, read: Bytes(read), written: Bytes(written) };
+        let memory = self.cost(&memory, times);
+        // As many operations in one large matmul.
+        let side = libm::cbrt(estimate.flops as f64 / 2.0).round().max(1.0) as u64;
+        let product = Work::Matmul { m: side, n: side, k: side, dtype: DType::Bf16, layout: MatmulLayout::Forward };
+        if estimate.flops == 0 { memory } else { self.cost(&product, times).max(memory) }
+    }
+
     fn wait(&mut self, clocks: &mut Clocks, end: f64, times: f64) {
         self.all.waiting_s += times * (end - clocks.now).max(0.0);
         clocks.now = clocks.now.max(end);
@@ -276,7 +326,7 @@ impl<'m> Pricer<'m> {
     /// A collective, and which way round it goes if one way only. A permutation takes a link what its share of an all-gather over its ring
     /// does, which goes both ways.
     fn exchange(&mut self, within: &Computation, one: &Instruction, kind: &str, times: f64) -> (f64, Option<usize>) {
-        let groups = collectives::groups::of(one, u64::from(self.scenario.topology.chips()));
+        let groups = collectives::groups::of(one, u64::from(self.topology.chips()));
         let bytes = collectives::bytes(kind, within, one);
         let kind = match kind {
             "all-gather" => Some(program::Collective::AllGather),
@@ -306,7 +356,7 @@ impl<'m> Pricer<'m> {
         (size, stride): (u32, u32),
         times: f64,
     ) -> f64 {
-        let Some(torus) = self.scenario.topology.on_torus(size, stride, &self.mesh) else { return 0.0 };
+        let Some(torus) = self.topology.on_torus(size, stride, &self.mesh) else { return 0.0 };
         let comm = Comm { kind, group: GroupId(0), bytes: Bytes(bytes), dtype: DType::Bf16 };
         let cost = self.model.collective(&comm, torus);
         let seconds = cost.time.seconds();
@@ -419,45 +469,6 @@ impl<'m> Pricer<'m> {
         let seconds = self.cost(&Work::Memory { kind, read: Bytes(read), written: Bytes(written) }, times);
         self.all.memory_s += times * seconds;
         seconds
-    }
-}
-
-/// What a fusion reads of a parameter, where it reads slices of it alone, or writes into it.
-fn read_of(inner: &Computation, parameter: &Instruction) -> Option<u64> {
-    let mut sum = 0;
-    for user in inner.instructions.iter().filter(|one| one.operands.contains(&parameter.id)) {
-        sum += match user.opcode.as_str() {
-            "dynamic-slice" | "slice" | "gather" => user.shape.as_ref().map_or(0, Shape::bytes),
-            "dynamic-update-slice" if user.operands.first() == Some(&parameter.id) => 0,
-            "bitcast" => read_of(inner, user)?,
-            _ => return None,
-        };
-    }
-    Some(sum)
-}
-
-/// What a fusion's result takes to write: of an update in place, the update.
-fn written_by(inner: &Computation, root: &Instruction) -> u64 {
-    let of = |id: &i64| inner.instruction(*id).map_or(0, |one| written_by(inner, one));
-    match root.opcode.as_str() {
-        "tuple" => root.operands.iter().map(of).sum(),
-        "bitcast" => root.operands.first().map_or(0, of),
-        "dynamic-update-slice" => {
-            inner.operand(root, 1).and_then(|update| update.shape.as_ref()).map_or(0, Shape::bytes)
-        }
-        _ => root.shape.as_ref().map_or(0, Shape::bytes),
-    }
-}
-
-/// The kind of a fusion that memory bounds, by the most irregular that it does.
-fn kind_of(inner: &Computation) -> MemoryKind {
-    let has = |opcode: &str| inner.instructions.iter().any(|one| one.opcode == opcode);
-    match () {
-        () if has("scatter") => MemoryKind::Scatter,
-        () if has("gather") => MemoryKind::Gather,
-        () if has("exponential") && has("reduce") => MemoryKind::Softmax,
-        () if has("rsqrt") => MemoryKind::Norm,
-        () => MemoryKind::Elementwise,
     }
 }
 

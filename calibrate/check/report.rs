@@ -61,7 +61,7 @@ fn peaks(hbm: u64, with_vmem: u64, own: u64) -> String {
 }
 
 /// As much of a name as a line has room for.
-fn shortened(name: &str) -> String {
+pub fn shortened(name: &str) -> String {
     const ROOM: usize = 34;
     if name.chars().count() <= ROOM { name.to_owned() } else { name.chars().take(ROOM - 1).chain(['…']).collect() }
 }
@@ -309,7 +309,7 @@ pub fn json(
 }
 
 /// `131,072`.
-fn thousands(number: u128) -> String {
+pub fn thousands(number: u128) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {

@@ -108,7 +108,7 @@ pub const XLA: &str = help!(
 pub const COMPILE_CHECK: &str = help!(
     "  windtunnel-calibrate compile-check scenarios/llama3.1-8b-maxtext-8xv6e.toml
   windtunnel-calibrate compile-check my.toml --memory-only --json -
-  windtunnel-calibrate compile-check my.toml --program step.mlir",
+  windtunnel-calibrate compile-check --program step.mlir --topology v6e:4x4 --html step.html",
     "    0  it compiles and fits, and the prediction agrees with the compiler
     2  a wrong argument or file, or a program that cannot be written or that the compiler refuses
     3  the plugin is missing, too old, or cannot be used

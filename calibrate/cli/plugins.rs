@@ -26,14 +26,14 @@ enum Command {
     Fetch {
         /// For which devices.
         kind: Kind,
-        /// Another version than the usual one.
+        /// Another version than the usual one: of libtpu any that PyPI has, as jax or torch_xla pin it.
         #[arg(long)]
         version: Option<String>,
         /// A wheel that is here already.
         #[arg(long)]
         wheel: Option<PathBuf>,
     },
-    /// List the plugins and versions that are known, and which of them are here.
+    /// List the plugins and versions that were tried, and all that are here.
     #[command(after_help = super::help::PLUGINS)]
     List,
 }
@@ -69,7 +69,7 @@ fn get(kind: Kind, version: Option<&str>, wheel: Option<&std::path::Path>) -> Re
         return Ok(format!("{release} is here: {}\n{licence}", place.display()));
     }
     let stop = Stop::listen(Instant::now() + DAY).map_err(|why| format!("cannot listen for an interrupt: {why}"))?;
-    let place = fetch(release, wheel, &cache, &stop)?;
+    let place = fetch(&release, wheel, &cache, &stop)?;
     let full = std::fs::read_to_string(place.with_file_name("LICENSE"));
     let full = full.map(|text| text.trim().lines().map(|line| format!("  {}\n", line.trim())).collect::<String>());
     Ok(format!("{release}: {}\n{licence}{}", place.display(), full.unwrap_or_default()))
@@ -90,7 +90,7 @@ fn list() -> Result<String, String> {
             release.licence.1
         )
     };
-    Ok(RELEASES.iter().map(line).collect())
+    Ok(RELEASES.iter().cloned().chain(Release::others(&cache)).map(|release| line(&release)).collect())
 }
 
 fn remedy(release: &Release) -> String {

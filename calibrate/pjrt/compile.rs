@@ -21,6 +21,7 @@ use super::plugins::Plugin;
 pub use super::refused::CompileError;
 use super::refused::ended;
 use super::slice::Slice;
+use super::source::Source;
 use crate::interrupt::Stop;
 
 /// Where XLA writes what it makes, its account of buffers among it.
@@ -118,7 +119,7 @@ impl Compiled {
 ///
 /// # Errors
 /// See [`CompileError`]. Nothing is left running, and nothing half-written.
-pub fn compile(program: &str, target: &Target, setup: &Setup) -> Result<Compiled, CompileError> {
+pub fn compile(program: &Source, target: &Target, setup: &Setup) -> Result<Compiled, CompileError> {
     let asked = request(program, target, None)?;
     let key = key(b"3", &asked, program, target);
     let kept = setup.cache.as_ref().and_then(|cache| cache.get(&key));
@@ -164,7 +165,7 @@ fn account_folder() -> Result<Folder, CompileError> {
 ///
 /// # Errors
 /// See [`CompileError`]; that the program does not fit is one of them, where the compiler says so.
-pub fn buffers(program: &str, target: &Target, setup: &Setup) -> Result<Buffers, CompileError> {
+pub fn buffers(program: &Source, target: &Target, setup: &Setup) -> Result<Buffers, CompileError> {
     let key = key(b"buffers 3", &request(program, target, None)?, program, target);
     let kept = setup.cache.as_ref().and_then(|cache| cache.get(&key));
     if let Some(held) = kept.and_then(|kept| serde_json::from_slice::<Held>(&kept).ok()) {
@@ -221,29 +222,23 @@ impl Held {
 }
 
 /// What the process that holds the plugin is asked; an account goes to `folder`.
-fn request(program: &str, target: &Target, folder: Option<&Folder>) -> Result<Request, CompileError> {
-    fits(program, target)?;
+fn request(program: &Source, target: &Target, folder: Option<&Folder>) -> Result<Request, CompileError> {
+    fits(target)?;
     let devices = match &target.slice {
         Some(slice) => slice.devices(),
         None => (0..i64::from(target.partitions)).collect(),
     };
-    let shardy = program.contains("sdy.");
+    let shardy = program.shardy();
     let (in_variable, mut flags) = target.flags_by_way();
     flags.extend(folder.map(|folder| (DUMP.to_owned(), folder.path().display().to_string())));
     Ok(Request {
         plugin: target.plugin.path.clone(),
         topology: target.slice.as_ref().map(|slice| (slice.name(), slice.settings())),
         client: target.plugin.client_settings(target.partitions),
-        options: Options { devices, shardy, results_left: !shardy && leaves_results(program), flags: &flags }.encode(),
+        options: Options { devices, shardy, results_left: !shardy && program.leaves_results(), flags: &flags }.encode(),
         flags: in_variable,
+        format: program.format().to_owned(),
     })
-}
-
-/// Whether GSPMD's annotations are on the arguments of the function that runs, and on none of its results.
-fn leaves_results(program: &str) -> bool {
-    let main = program.split("@main(").nth(1).and_then(|main| main.lines().next()).unwrap_or_default();
-    let (arguments, results) = main.split_once(" -> ").unwrap_or((main, ""));
-    arguments.contains("mhlo.sharding") && !results.contains("mhlo.sharding")
 }
 
 impl Target {
@@ -261,31 +256,30 @@ fn json(request: &Request) -> Vec<u8> {
 }
 
 /// What an answer is kept under: it depends on the plugin, not on where that lies.
-fn key(kind: &[u8], request: &Request, program: &str, target: &Target) -> String {
+fn key(kind: &[u8], request: &Request, program: &Source, target: &Target) -> String {
     let asked = json(&Request { plugin: PathBuf::new(), ..request.clone() });
-    Cache::key(&[kind, target.plugin.identity().as_bytes(), &asked, program.as_bytes()])
+    Cache::key(&[kind, target.plugin.identity().as_bytes(), &asked, program.bytes()])
 }
 
 /// A request as it is sent.
-fn input(request: &Request, program: &str) -> Vec<u8> {
+fn input(request: &Request, program: &Source) -> Vec<u8> {
     let mut input = json(request);
     input.push(b'\n');
-    input.extend(program.as_bytes());
+    input.extend(program.bytes());
     input
 }
 
 /// A mesh that is not the slice's is found before the compiler is bothered.
-fn fits(program: &str, target: &Target) -> Result<(), CompileError> {
+fn fits(target: &Target) -> Result<(), CompileError> {
     if let (None, Some(why)) = (&target.slice, target.plugin.no_device()) {
         return Err(CompileError::Unusable(why.to_owned()));
     }
-    let chips = target.slice.as_ref().map(Slice::chips);
-    match chips {
-        Some(chips) if chips != target.partitions => Err(CompileError::Input(format!(
-            "the program is partitioned over {} devices but the slice has {chips} chips",
+    let devices = target.slice.as_ref().map(Slice::ranks);
+    match devices {
+        Some(devices) if devices != target.partitions => Err(CompileError::Input(format!(
+            "the program is partitioned over {} devices but the slice has {devices} devices",
             target.partitions
         ))),
-        _ if program.trim().is_empty() => Err(CompileError::Input("the program is empty".to_owned())),
         _ => Ok(()),
     }
 }
@@ -383,16 +377,6 @@ fn size(word: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn results_without_a_sharding_are_left_to_the_compiler() {
-        let (cut, plain) = ("tensor<8xf32> {mhlo.sharding = \"{devices=[8]<=[8]}\"}", "tensor<8xf32>");
-        let main = |argument: &str, result: &str| {
-            format!("module {{\n  func.func @main(%arg0: {argument}) -> ({result}) {{\n")
-        };
-        assert!(leaves_results(&main(cut, plain)));
-        assert!(!leaves_results(&main(cut, cut)) && !leaves_results(&main(plain, plain)));
-    }
 
     #[test]
     fn the_flag_that_a_compiler_does_not_have_is_read_from_its_words() {

@@ -28,6 +28,8 @@ pub struct Request {
     pub options: Vec<u8>,
     /// Flags that the process was started with, in a variable that the plugin reads.
     pub flags: BTreeMap<String, String>,
+    /// The program's format, as PJRT calls it.
+    pub format: String,
 }
 
 /// What became of it.

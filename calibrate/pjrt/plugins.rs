@@ -1,10 +1,12 @@
 //! The plugins that are known: which versions were tried, where they come from, and which are here.
 //!
-//! A version is one wheel of PyPI, known by its hash; of it one library is kept, known by its own. To add a version: a line
-//! in [`RELEASES`].
+//! A version is one wheel of PyPI; of it one library is kept. Of those in [`RELEASES`] both hashes are known. Any other version of
+//! libtpu that PyPI has is taken as it comes, since each release of jax and of torch_xla pins its own: the hash of its library is
+//! written down when it is fetched, and held against it from then on.
 
 pub mod fetch;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -25,25 +27,28 @@ pub enum Kind {
 }
 
 /// A version of a plugin.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Release {
     /// What it is for.
     pub kind: Kind,
     /// Its package on PyPI.
     pub package: &'static str,
     /// Its version.
-    pub version: &'static str,
+    pub version: Cow<'static, str>,
     /// The wheel's tags: Python, interface, platform. The library does not need that Python, or any.
     pub tags: [&'static str; 3],
-    /// SHA-256 of the wheel.
-    pub wheel: &'static str,
+    /// SHA-256 of the wheel, of those that were tried.
+    pub wheel: Option<&'static str>,
     /// The library's place in the wheel.
     pub library: &'static str,
-    /// SHA-256 of the library.
-    pub sha256: &'static str,
+    /// SHA-256 of the library, of those that were tried.
+    pub sha256: Option<&'static str>,
     /// The licence's place in the wheel, and what it says in a few words.
     pub licence: (Option<&'static str>, &'static str),
 }
+
+/// The file beside a library with its hash.
+pub const HASH: &str = "SHA256";
 
 const GOOGLE: (Option<&str>, &str) =
     (Some("libtpu/LICENSE"), "proprietary: Google Cloud's terms of service; not to be passed on");
@@ -53,66 +58,97 @@ pub const RELEASES: [Release; 3] = [
     Release {
         kind: Kind::Cpu,
         package: "xla-cpu-pjrt",
-        version: "0.0.1",
+        version: Cow::Borrowed("0.0.1"),
         tags: ["py3", "none", "manylinux_2_27_x86_64"],
-        wheel: "55837b6b7b47daa717f2d9a5a03563ea0ceaa338d06a81a1e2d3f060d960decc",
+        wheel: Some("55837b6b7b47daa717f2d9a5a03563ea0ceaa338d06a81a1e2d3f060d960decc"),
         library: "xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so",
-        sha256: "88c3f28c5900f48ad4a82cab9e79bba9537809743395e341485f8794268820dc",
+        sha256: Some("88c3f28c5900f48ad4a82cab9e79bba9537809743395e341485f8794268820dc"),
         licence: (None, "OpenXLA is Apache-2.0; the wheel itself states none"),
     },
     Release {
         kind: Kind::Tpu,
         package: "libtpu",
-        version: "0.0.51",
+        version: Cow::Borrowed("0.0.51"),
         tags: ["cp311", "cp311", "manylinux_2_31_x86_64"],
-        wheel: "ba67ddbfdbac61c8da1fafc26cd51b93e9fe4d298016e2882eb986b1718cba34",
+        wheel: Some("ba67ddbfdbac61c8da1fafc26cd51b93e9fe4d298016e2882eb986b1718cba34"),
         library: "libtpu/libtpu.so",
-        sha256: "ad0b2a3bc5d4de96f653b3701aaed8769a691776ca0e14c791dcdca785d43e42",
+        sha256: Some("ad0b2a3bc5d4de96f653b3701aaed8769a691776ca0e14c791dcdca785d43e42"),
         licence: GOOGLE,
     },
     Release {
         kind: Kind::Tpu,
         package: "libtpu",
-        version: "0.0.42.1",
+        version: Cow::Borrowed("0.0.42.1"),
         tags: ["cp311", "cp311", "manylinux_2_31_x86_64"],
-        wheel: "4d9975c446f594b0b517510b3db2fc9df65acd9a08f253c638fff5eb6bce163e",
+        wheel: Some("4d9975c446f594b0b517510b3db2fc9df65acd9a08f253c638fff5eb6bce163e"),
         library: "libtpu/libtpu.so",
-        sha256: "ff7fdcc8ea756da03d407ea01ff5690cfd7cf067b87f06b13006e8e4206506b4",
+        sha256: Some("ff7fdcc8ea756da03d407ea01ff5690cfd7cf067b87f06b13006e8e4206506b4"),
         licence: GOOGLE,
     },
 ];
 
 impl Release {
-    /// One that is known; without a version the one that is taken unasked.
+    /// By its version; without one the one that is taken unasked.
     ///
     /// # Errors
-    /// A version that is not known.
-    pub fn find(kind: Kind, version: Option<&str>) -> Result<&'static Self, String> {
+    /// A version that is none, or, of another plugin than libtpu, one that is not known.
+    pub fn find(kind: Kind, version: Option<&str>) -> Result<Self, String> {
         let mut all = RELEASES.iter().filter(|release| release.kind == kind);
-        let known: Vec<&str> = all.clone().map(|release| release.version).collect();
-        all.find(|release| version.is_none_or(|version| version == release.version)).ok_or_else(|| {
-            let asked = version.unwrap_or_default();
-            format!("no version {asked:?} of {kind} is known; versions are: {}", known.join(", "))
-        })
+        let known: Vec<&str> = all.clone().map(|release| &*release.version).collect();
+        if let Some(release) = all.find(|release| version.is_none_or(|version| version == release.version)) {
+            return Ok(release.clone());
+        }
+        let asked = version.unwrap_or_default();
+        let numbered = asked.split('.').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()));
+        match RELEASES.iter().find(|release| release.kind == kind) {
+            Some(usual) if kind == Kind::Tpu && numbered => {
+                Ok(Self { version: Cow::Owned(asked.to_owned()), wheel: None, sha256: None, ..usual.clone() })
+            }
+            _ if kind == Kind::Tpu => Err(format!(
+                "{asked:?} is no version of libtpu: write numbers, as 0.0.50; `pip show libtpu` says which is installed, and \
+                 `python -c \"import importlib.metadata as m; print(m.requires('jax'))\"` which one jax pins"
+            )),
+            _ => Err(format!("no version {asked:?} of {kind} is known; versions are: {}", known.join(", "))),
+        }
     }
 
-    /// Whether a library is the one that is known: it is loaded into this process, so it is looked at each time.
-    fn recognises(&self, path: &Path) -> Result<(), String> {
+    /// The hash that its library had when it was fetched, or that is known.
+    fn kept(&self, path: &Path) -> Option<String> {
+        let written = || windtunnel::files::text(&path.with_file_name(HASH)).ok().map(|text| text.trim().to_owned());
+        self.sha256.map(str::to_owned).or_else(written)
+    }
+
+    /// Whether a library is the one that was fetched: it is loaded into this process, so it is looked at each time. Gives its hash.
+    fn recognises(&self, path: &Path) -> Result<String, String> {
         let bad = |why: std::io::Error| format!("{}: {why}", path.display());
         let mut sha = Sha256::new();
         std::io::copy(&mut File::open(path).map_err(bad)?, &mut sha).map_err(bad)?;
         let found = hex(&sha.finalize());
-        if found == self.sha256 {
-            return Ok(());
+        let kept = self.kept(path);
+        if kept.as_ref() == Some(&found) {
+            return Ok(found);
         }
         Err(format!(
             "{}: is not the library of {self} that was fetched: its SHA-256 is {found}, not {}\nremove it, and fetch it again \
              with `windtunnel calibrate plugins fetch {} --version {}`",
             path.display(),
-            self.sha256,
+            kept.as_deref().unwrap_or("written down"),
             self.kind,
             self.version
         ))
+    }
+
+    /// Releases of libtpu within the folder of all that is kept, other than those that were tried.
+    pub fn others(cache: &Path) -> Vec<Self> {
+        let folders = std::fs::read_dir(cache.join("plugins")).into_iter().flatten().flatten();
+        let version = |name: std::ffi::OsString| Some(name.to_str()?.strip_prefix("libtpu-")?.to_owned());
+        let mut all: Vec<Self> = folders
+            .filter_map(|entry| version(entry.file_name()))
+            .filter_map(|version| Self::find(Kind::Tpu, Some(&version)).ok())
+            .filter(|release| release.sha256.is_none())
+            .collect();
+        all.sort_by(|one, other| one.version.cmp(&other.version));
+        all
     }
 
     /// Where its library is kept within the folder of all that is kept.
@@ -144,7 +180,8 @@ pub struct Plugin {
     pub kind: Option<Kind>,
     /// Its library.
     pub path: PathBuf,
-    release: Option<&'static Release>,
+    /// Which release, with its library's hash.
+    release: Option<(Release, String)>,
 }
 
 impl Plugin {
@@ -170,14 +207,14 @@ impl Plugin {
                 "{release} is not here: fetch it with `windtunnel calibrate plugins fetch {kind}{version}`"
             ));
         }
-        release.recognises(&path)?;
-        Ok(Self { kind: Some(kind), path, release: Some(release) })
+        let hash = release.recognises(&path)?;
+        Ok(Self { kind: Some(kind), path, release: Some((release, hash)) })
     }
 
     /// What tells it from others: its name and hash, or of a file its place, size and time.
     pub fn identity(&self) -> String {
-        if let Some(release) = self.release {
-            return format!("{} {} {}", release.package, release.version, release.sha256);
+        if let Some((release, hash)) = &self.release {
+            return format!("{} {} {hash}", release.package, release.version);
         }
         let (size, time) = std::fs::metadata(&self.path).map_or((0, None), |of| (of.len(), of.modified().ok()));
         let nanos = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map_or(0, |since| since.as_nanos());
@@ -204,8 +241,8 @@ impl Plugin {
 
 impl fmt::Display for Plugin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.release {
-            Some(release) => release.fmt(f),
+        match &self.release {
+            Some((release, _)) => release.fmt(f),
             None => write!(f, "{}", self.path.display()),
         }
     }

@@ -18,16 +18,51 @@ pub struct Slice {
     axes: Vec<(u32, bool)>,
     /// How many of it there are, with a network between them.
     count: u32,
+    /// Devices that a chip has, as JAX counts them.
+    of_a_chip: u32,
 }
 
-/// Generations with a shipped topology, and its name. Of a v4 libtpu 0.0.51 compiles for each of a chip's two cores, with 15.25 GiB of its own, where
-/// a job on v4 has the chip as one device; a TPU7x has two devices.
-const GENERATIONS: [(&str, &str); 3] = [("v6e", "tpu-v6e"), ("v5p", "tpu-v5p"), ("v5e", "tpu-v5e")];
+/// A generation of chips, as JAX sees them.
+struct Generation {
+    /// As libtpu calls it.
+    name: &'static str,
+    /// The shipped topology.
+    machine: &'static str,
+    /// Devices of a chip.
+    devices: u32,
+    /// How its cores are put together, where libtpu asks.
+    cores: Option<&'static str>,
+}
+
+/// Generations with a shipped topology. Of a v4 libtpu compiles for each of a chip's two cores, with 15.25 GiB of its own. Jobs on v4 take
+/// both for one device, which libtpu is told by `chip_config_name` (0.0.51). A TPU7x has two devices of 94.74 GiB.
+const GENERATIONS: [Generation; 5] = [
+    Generation { name: "v6e", machine: "tpu-v6e", devices: 1, cores: None },
+    Generation { name: "v5p", machine: "tpu-v5p", devices: 1, cores: None },
+    Generation { name: "v5e", machine: "tpu-v5e", devices: 1, cores: None },
+    Generation { name: "v4", machine: "tpu-v4", devices: 1, cores: Some("megacore") },
+    Generation { name: "tpu7x", machine: "tpu-v7x", devices: 2, cores: None },
+];
 
 impl Slice {
     /// Chips of all slices.
     pub fn chips(&self) -> u32 {
         self.count * self.each()
+    }
+
+    /// Devices of all slices, as JAX counts them: a program's partitions.
+    pub fn ranks(&self) -> u32 {
+        self.chips() * self.of_a_chip
+    }
+
+    /// The shipped machine, with as many slices.
+    ///
+    /// # Errors
+    /// Never of a slice that was read.
+    pub fn topology(&self) -> Result<Topology, String> {
+        let one = Topology::load(generation(&self.generation)?.machine, &Size::Slice(self.shape.clone()))
+            .map_err(|why| why.to_string())?;
+        Ok(one.times(self.count))
     }
 
     /// Chips of one slice.
@@ -44,7 +79,9 @@ impl Slice {
     /// several (libtpu 0.0.42.1, the devices of a topology with `num_slices`).
     pub fn devices(&self) -> Vec<i64> {
         let first = |slice: u32| if self.count == 1 { 0 } else { 100_000 * (i64::from(slice) + 1) };
-        (0..self.count).flat_map(|slice| (0..i64::from(self.each())).map(move |chip| first(slice) + chip)).collect()
+        (0..self.count)
+            .flat_map(|slice| (0..i64::from(self.each() * self.of_a_chip)).map(move |chip| first(slice) + chip))
+            .collect()
     }
 
     /// The name that libtpu knows it by.
@@ -61,6 +98,9 @@ impl Slice {
             let flat = std::iter::repeat_n(0, 3_usize.saturating_sub(self.axes.len()));
             let wraps = self.axes.iter().map(|(_, ring)| i64::from(*ring)).chain(flat).collect();
             settings.push(("wrap".to_owned(), Setting::List(wraps)));
+        }
+        if let Ok(Generation { cores: Some(cores), .. }) = generation(&self.generation) {
+            settings.push(("chip_config_name".to_owned(), Setting::Text((*cores).to_owned())));
         }
         if self.count > 1 {
             settings.push(("num_slices".to_owned(), Setting::Int(self.count.into())));
@@ -82,6 +122,11 @@ impl Slice {
         format!("TPU {}", self.generation)
     }
 
+    /// Devices that a chip has.
+    pub fn of_a_chip(&self) -> u32 {
+        self.of_a_chip
+    }
+
     /// The accelerator type that Google names it by, as `v6e-16`.
     pub fn accelerator(&self) -> String {
         format!("{}-{}", self.generation, self.each())
@@ -101,19 +146,23 @@ impl FromStr for Slice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known = || GENERATIONS.map(|(generation, _)| generation).join(", ");
-        let (generation, shape) = text
+        let (name, shape) = text
             .split_once(':')
             .ok_or_else(|| format!("{text:?} names no slice: write a generation and a shape, as v6e:4x4"))?;
-        let (_, topology) = GENERATIONS
-            .iter()
-            .find(|(known, _)| *known == generation)
-            .ok_or_else(|| format!("no slices of {generation:?} are known; generations are: {}", known()))?;
-        let topology = Topology::load(topology, &Size::Slice(shape.to_owned())).map_err(|why| why.to_string())?;
-        let axes = topology.axes().ok_or_else(|| format!("{generation} is no torus"))?;
+        let generation = generation(name)?;
+        let topology =
+            Topology::load(generation.machine, &Size::Slice(shape.to_owned())).map_err(|why| why.to_string())?;
+        let axes = topology.axes().ok_or_else(|| format!("{name} is no torus"))?;
         let axes = axes.iter().map(|axis| (axis.size, axis.wraps)).collect();
-        Ok(Self { generation: generation.to_owned(), shape: shape.to_owned(), axes, count: 1 })
+        Ok(Self { generation: name.to_owned(), shape: shape.to_owned(), axes, count: 1, of_a_chip: generation.devices })
     }
+}
+
+fn generation(name: &str) -> Result<&'static Generation, String> {
+    GENERATIONS.iter().find(|known| known.name == name).ok_or_else(|| {
+        let names: Vec<&str> = GENERATIONS.iter().map(|known| known.name).collect();
+        format!("no slices of {name:?} are known; generations are: {}", names.join(", "))
+    })
 }
 
 #[cfg(test)]
@@ -152,6 +201,16 @@ mod tests {
         assert_eq!(two.devices(), listed);
         assert_eq!(two.settings(), [("num_slices".to_owned(), Setting::Int(2))]);
         assert_eq!(Slice::from_str("v6e:2x2").unwrap().devices(), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn a_chip_of_v4_is_one_device_and_one_of_tpu7x_two() {
+        // Limits and counts of libtpu 0.0.51: v4 with `chip_config_name` 4 devices of 30.75 GiB, tpu7x:2x2x1 8 of 94.74 GiB.
+        let four = Slice::from_str("v4:2x2x1").unwrap();
+        assert_eq!((four.ranks(), four.devices().len()), (4, 4));
+        assert_eq!(four.settings(), [("chip_config_name".to_owned(), Setting::Text("megacore".to_owned()))]);
+        let seven = Slice::from_str("tpu7x:2x2x1").unwrap();
+        assert_eq!((seven.chips(), seven.ranks(), seven.devices().len()), (4, 8, 8));
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub fn serve() -> Result<(), String> {
     std::io::stdin().read_to_end(&mut input).map_err(|why| why.to_string())?;
     let line = input.iter().position(|byte| *byte == b'\n').ok_or("this is started by other commands, not by hand")?;
     let request: Request = serde_json::from_slice(&input[..line]).map_err(|why| why.to_string())?;
-    let program = std::str::from_utf8(&input[line + 1..]).map_err(|why| why.to_string())?;
+    let program = &input[line + 1..];
     let began = Instant::now();
     let (answer, compiled) = match compile(&request, program, began) {
         Ok((facts, compiled)) => (Answer::Compiled(facts), compiled),
@@ -37,17 +37,17 @@ pub fn serve() -> Result<(), String> {
         .map_err(|why| why.to_string())
 }
 
-fn compile(request: &Request, program: &str, began: Instant) -> Result<(Facts, Vec<u8>), PjrtError> {
+fn compile(request: &Request, program: &[u8], began: Instant) -> Result<(Facts, Vec<u8>), PjrtError> {
     let plugin = Plugin::load(&request.plugin)?;
     match &request.topology {
         Some((name, settings)) => {
             let topology = Topology::create(plugin, name, settings)?;
-            let executable = topology.compile(program, &request.options)?;
+            let executable = topology.compile((program, &request.format), &request.options)?;
             facts(&executable, topology.compiler()?, began)
         }
         None => {
             let client = Client::create(plugin, &request.client)?;
-            let loaded = client.compile(program, &request.options)?;
+            let loaded = client.compile((program, &request.format), &request.options)?;
             facts(&loaded.executable()?, client.platform()?.1, began)
         }
     }

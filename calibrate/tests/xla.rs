@@ -193,7 +193,7 @@ fn a_mesh_that_is_not_the_slice_s_is_found_without_a_compiler() {
         run(&folder, &["xla", "compile", "matmul.mlir", "--topology", "v6e:4x8", "--plugin", plugin.to_str().unwrap()]);
     let (code, said) = said(&output);
     assert_eq!(code, Some(2));
-    assert!(said.contains("partitioned over 16 devices but the slice has 32 chips"), "{said}");
+    assert!(said.contains("partitioned over 16 devices but the slice has 32 devices"), "{said}");
 }
 
 #[test]
@@ -209,10 +209,14 @@ fn a_wheel_of_another_hash_is_refused_and_nothing_is_left() {
 }
 
 #[test]
-fn a_version_that_is_not_known_is_answered_with_those_that_are() {
-    let (code, said) = said(&run(&folder("version"), &["plugins", "fetch", "tpu", "--version", "0.0.1"]));
+fn a_version_that_is_none_is_answered_with_where_to_read_one() {
+    let fetched =
+        |arguments: [&str; 3]| said(&run(&folder("version"), &[&["plugins", "fetch"], &arguments[..]].concat()));
+    let (code, said) = fetched(["tpu", "--version", "../51"]);
     assert_eq!(code, Some(2));
-    assert!(said.contains("versions are: 0.0.51, 0.0.42.1"), "{said}");
+    assert!(said.contains("no version of libtpu") && said.contains("pip show libtpu"), "{said}");
+    let (code, said) = fetched(["cpu", "--version", "0.0.9"]);
+    assert!(code == Some(2) && said.contains("versions are: 0.0.1"), "{said}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::pjrt::compile::{CompileError, Compiled, Setup, Target, compile};
 use crate::pjrt::hlo::print;
 use crate::pjrt::plugins::Plugin;
 use crate::pjrt::slice::Slice;
+use crate::pjrt::source::Source;
 
 use super::error::Failure;
 
@@ -18,7 +19,7 @@ use super::error::Failure;
 #[derive(Debug, Args)]
 #[command(after_help = crate::cli::help::XLA)]
 pub struct Arguments {
-    /// A program in StableHLO, as JAX and torch_xla export it.
+    /// A program in StableHLO (text or bytecode) or as an HloModuleProto, as JAX and torch_xla write it.
     program: PathBuf,
     /// The slice to compile for, as v6e:4x4; left out, the devices that the plugin finds here.
     #[arg(long)]
@@ -63,12 +64,7 @@ pub fn compiled(arguments: &Arguments) -> Result<String, Failure> {
 fn asked(arguments: &Arguments) -> Result<String, CompileError> {
     let unwritable = |why: WriteError| CompileError::Input(why.to_string());
     let hlo = arguments.hlo.as_deref().map(Output::open).transpose().map_err(unwritable)?;
-    let path = arguments.program.display();
-    let bytes =
-        windtunnel::files::bytes(&arguments.program).map_err(|why| CompileError::Input(format!("{path}: {why}")))?;
-    let program = String::from_utf8(bytes).map_err(|_| {
-        CompileError::Input(format!("{path}: is no text: export the program as text (`.as_text()`), not as bytecode"))
-    })?;
+    let program = Source::read(&arguments.program).map_err(CompileError::Input)?;
     let cache = cache::folder().map_err(CompileError::Input)?;
     let target = Target {
         plugin: Plugin::named(&arguments.plugin, &cache).map_err(CompileError::Unusable)?,
@@ -91,20 +87,14 @@ fn asked(arguments: &Arguments) -> Result<String, CompileError> {
     })
 }
 
-/// Devices that a program says it is partitioned over.
-pub fn said(program: &str) -> Option<u32> {
-    let (_, rest) = program.split_once("mhlo.num_partitions = ")?;
-    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
-}
-
 /// As the program says itself (`mhlo.num_partitions`), as asked for, as the slice has chips, or one.
-fn partitions(arguments: &Arguments, program: &str) -> Result<u32, CompileError> {
-    match (said(program), arguments.partitions) {
+fn partitions(arguments: &Arguments, program: &Source) -> Result<u32, CompileError> {
+    match (program.partitions(), arguments.partitions) {
         (Some(said), Some(asked)) if said != asked => {
             Err(CompileError::Input(format!("--partitions is {asked}, but the program says that it is for {said}")))
         }
         (Some(known), _) | (None, Some(known)) => Ok(known),
-        (None, None) => Ok(arguments.topology.as_ref().map_or(1, Slice::chips)),
+        (None, None) => Ok(arguments.topology.as_ref().map_or(1, Slice::ranks)),
     }
 }
 

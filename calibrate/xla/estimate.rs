@@ -4,6 +4,7 @@ use crate::journal::Journal;
 use crate::pjrt::compile::{CompileError, Setup, Target, compile};
 use crate::pjrt::plugins::Plugin;
 use crate::pjrt::slice::Slice;
+use crate::pjrt::source::Source;
 use crate::points::{Compiled, Machine, Regime, What};
 use crate::stamp;
 
@@ -55,7 +56,7 @@ impl Asked {
             slice: Some(slice),
             flags: std::collections::BTreeMap::new(),
         };
-        match compile(&wanted.text, &target, &self.setup) {
+        match compile(&Source::written(wanted.text), &target, &self.setup) {
             Ok(answer) => {
                 let mut collectives = std::collections::BTreeMap::new();
                 for one in &answer.collectives {

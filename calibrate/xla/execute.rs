@@ -10,6 +10,7 @@ use crate::interrupt::Stop;
 use crate::pjrt::error::PjrtError;
 use crate::pjrt::ffi::{self, Buffer, Client};
 use crate::pjrt::options::Options;
+use crate::pjrt::source::MLIR;
 use crate::points::{Machine, Point, Regime, What};
 use crate::stablehlo::{Element, Type};
 use crate::stamp;
@@ -62,7 +63,7 @@ impl<'c> Ready<'c> {
             results_left: false,
             flags: &flags,
         };
-        let loaded = client.compile(&program.text, &options.encode())?;
+        let loaded = client.compile((program.text.as_bytes(), MLIR), &options.encode())?;
         let argument = |device: usize, at: usize, of: &Type| {
             let count = of.dims.iter().product::<u64>() as usize;
             let bytes: Vec<u8> = (0..count).flat_map(|place| encoded(of.element, number(device, at, place))).collect();

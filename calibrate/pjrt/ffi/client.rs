@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use super::Setting;
 use super::abi::{self, Opaque};
-use super::compiler::{Executable, mlir, named};
+use super::compiler::{Executable, given, named};
 use super::plugin::{Plugin, slice, text, zero};
 use crate::pjrt::error::PjrtError;
 
@@ -99,12 +99,12 @@ impl Client {
         }
     }
 
-    /// Compiles MLIR and loads it onto the devices.
+    /// Compiles a program, given with its format, and loads it onto the devices.
     ///
     /// # Errors
     /// What the compiler has to say against the program.
-    pub fn compile(&self, program: &str, options: &[u8]) -> Result<Loaded<'_>, PjrtError> {
-        let program = mlir(program);
+    pub fn compile(&self, program: (&[u8], &str), options: &[u8]) -> Result<Loaded<'_>, PjrtError> {
+        let program = given(program);
         let mut compile = zero::<abi::Client_Compile>();
         (compile.client, compile.program) = (self.handle, &raw const program);
         (compile.options, compile.options_size) = (options.as_ptr().cast(), options.len());

@@ -8,9 +8,6 @@ use super::plugin::{Plugin, slice, text, zero};
 use crate::pjrt::error::PjrtError;
 use crate::pjrt::memory::MemoryStats;
 
-/// The name of StableHLO and other MLIR, as text or bytecode, among a program's formats.
-const MLIR: &str = "mlir";
-
 /// Devices to compile for.
 pub struct Topology {
     plugin: Plugin,
@@ -46,12 +43,12 @@ impl Topology {
         }
     }
 
-    /// Compiles MLIR with options in the plugin's encoding ([`crate::pjrt::options`]).
+    /// Compiles a program, given with its format, with options in the plugin's encoding ([`crate::pjrt::options`]).
     ///
     /// # Errors
     /// What the compiler has to say against the program, that it does not fit into memory, too.
-    pub fn compile(&self, program: &str, options: &[u8]) -> Result<Executable, PjrtError> {
-        let program = mlir(program);
+    pub fn compile(&self, program: (&[u8], &str), options: &[u8]) -> Result<Executable, PjrtError> {
+        let program = given(program);
         let mut compile = zero::<abi::Compile>();
         (compile.topology, compile.program) = (self.handle, &raw const program);
         (compile.options, compile.options_size) = (options.as_ptr().cast(), options.len());
@@ -180,14 +177,14 @@ fn empty() -> abi::Program {
     }
 }
 
-/// A program in MLIR; borrows `program`. The plugin does not write to what it is given to compile.
-pub(super) fn mlir(program: &str) -> abi::Program {
+/// A program and its format; borrows both. The plugin does not write to what it is given to compile.
+pub(super) fn given((program, format): (&[u8], &str)) -> abi::Program {
     abi::Program {
         size: size_of::<abi::Program>(),
         code: program.as_ptr().cast::<c_char>().cast_mut(),
         code_size: program.len(),
-        format: MLIR.as_ptr().cast(),
-        format_size: MLIR.len(),
+        format: format.as_ptr().cast(),
+        format_size: format.len(),
         ..empty()
     }
 }

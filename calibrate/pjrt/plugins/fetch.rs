@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use windtunnel::files;
 use zip::ZipArchive;
 
-use super::Release;
+use super::{HASH, Release};
 use crate::interrupt::Stop;
 use crate::pjrt::cache::{hex, replace, sweep};
 use crate::pjrt::child::Group;
@@ -39,11 +39,10 @@ pub fn fetch(release: &Release, wheel: Option<&Path>, cache: &Path, stop: &Stop)
     }
     let mut file = File::open(&wheel).map_err(|why| format!("{}: {why}", named(&wheel)))?;
     let found = hash(&mut file, stop).map_err(|why| format!("{}: {why}", named(&wheel)))?;
-    if found != release.wheel {
+    if let Some(known) = release.wheel.filter(|known| *known != found) {
         return Err(format!(
-            "{}: is not the wheel of {release} that is known: its SHA-256 is {found}, not {}",
-            named(&wheel),
-            release.wheel
+            "{}: is not the wheel of {release} that is known: its SHA-256 is {found}, not {known}",
+            named(&wheel)
         ));
     }
     fs::create_dir_all(folder).map_err(|why| format!("{}: {why}", named(folder)))?;
@@ -146,10 +145,17 @@ pub fn hash(file: &mut File, stop: &Stop) -> std::io::Result<String> {
 fn unpack(release: &Release, wheel: File, place: &Path, stop: &Stop) -> Result<(), String> {
     let lacks = |what: &str, why: zip::result::ZipError| format!("the wheel has no {what} that can be read: {why}");
     let mut archive = ZipArchive::new(wheel).map_err(|why| lacks("index", why))?;
-    if let Some(name) = release.licence.0 {
+    // Early wheels have no licence beside the library.
+    let beside = |name: &&str| release.wheel.is_some() || archive.index_for_name(name).is_some();
+    if let Some(name) = release.licence.0.filter(beside) {
         let mut licence = archive.by_name(name).map_err(|why| lacks(name, why))?;
         let beside = place.with_file_name("LICENSE");
         replace(&beside, |file| std::io::copy(&mut licence, file).map(drop)).map_err(|why| why.to_string())?;
+    }
+    if release.wheel.is_none() {
+        // A wheel whose hash nobody knows says itself of which release it is.
+        let name = format!("{}-{}.dist-info/METADATA", release.package, release.version);
+        archive.by_name(&name).map_err(|why| lacks(&name, why))?;
     }
     let mut member = archive.by_name(release.library).map_err(|why| lacks(release.library, why))?;
     let size = member.size();
@@ -160,8 +166,10 @@ fn unpack(release: &Release, wheel: File, place: &Path, stop: &Stop) -> Result<(
             file.write_all(bytes)
         })?;
         let found = hex(&sha.finalize());
-        let wrong = || std::io::Error::other(format!("its SHA-256 is {found}, not {}", release.sha256));
-        (found == release.sha256).then_some(()).ok_or_else(wrong)
+        match release.sha256 {
+            Some(known) if known != found => Err(std::io::Error::other(format!("its SHA-256 is {found}, not {known}"))),
+            _ => replace(&place.with_file_name(HASH), |file| writeln!(file, "{found}")),
+        }
     });
     written.map_err(|why| format!("{}: {why}", place.display()))
 }

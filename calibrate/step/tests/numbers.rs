@@ -45,7 +45,8 @@ impl<'c> Loaded<'c> {
         let step = step::write(job, step::Options { kernels: false }).unwrap_or_else(|why| panic!("{why}"));
         let flags = BTreeMap::new();
         let options = Options { devices: vec![0], shardy: true, results_left: false, flags: &flags };
-        let loaded = client.compile(&step.text, &options.encode()).expect("it compiles");
+        let loaded =
+            client.compile((step.text.as_bytes(), crate::pjrt::source::MLIR), &options.encode()).expect("it compiles");
         let (mut seed, count) = (1, step.parameters);
         let mut number = |at: usize, argument: &super::Argument| -> Vec<f32> {
             let length = argument.of.dims.iter().product::<u64>();

@@ -90,6 +90,43 @@ fn a_step_that_both_find_too_large_has_an_exit_code_of_its_own() {
     assert!(out.contains("The prediction agrees with the compiler."), "{out}");
 }
 
+const LAYERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/xla/layers.mlir");
+
+/// What `compile-check` says of a program without a scenario: the exit code, standard error and output.
+fn alone(name: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = run(&folder(name).join("cache"), &[&["compile-check"], arguments].concat());
+    let (code, said) = said(&output);
+    (code, said, String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn a_program_needs_no_scenario_but_a_slice_of_as_many_devices() {
+    let (code, said, _) = alone("alone-slice", &["--program", LAYERS]);
+    assert!(code == Some(2) && said.contains("SCENARIO"), "{said}");
+    let (code, said, _) = alone("alone-few", &["--program", LAYERS, "--topology", "v6e:2x2"]);
+    assert_eq!(code, Some(2));
+    assert!(said.contains("partitioned over 16 devices, and v6e:2x2 has 4"), "{said}");
+    let (code, said, _) = alone("alone-two", &["--program", LAYERS, "--topology", "v6e:4x4", "--slices", "2"]);
+    assert!(code == Some(2) && said.contains("2 x v6e:4x4 has 32"), "{said}");
+    let (code, said, _) = alone("alone-cpu", &["--program", LAYERS, "--topology", "v6e:4x4", "--plugin", "cpu"]);
+    assert!(code == Some(2) && said.contains("says nothing of a slice"), "{said}");
+}
+
+#[test]
+fn a_program_that_does_not_fit_says_what_it_needs_and_has_a_page() {
+    let folder = folder("alone-full");
+    let plugin = stub(&folder, "full");
+    let (page, json) = (folder.join("answer.html"), folder.join("answer.json"));
+    let [plugin, html, file] = [&plugin, &page, &json].map(|path| path.to_str().unwrap());
+    let arguments = ["--program", LAYERS, "--topology", "v6e:4x4", "--plugin", plugin, "--html", html, "--json", file];
+    let (code, said, out) = alone("alone-full-run", &arguments);
+    assert_eq!(code, Some(8), "{said}");
+    assert!(out.contains("It does not fit: it needs 40.50 GiB of 31.25 GiB."), "{out}");
+    assert!(std::fs::read_to_string(&page).unwrap().contains("it needs 40.50 GiB of 31.25 GiB"));
+    let answer: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    assert_eq!((&answer["fits"], answer["memory"]["needed"].as_u64()), (&Value::Bool(false), Some(81 << 29)));
+}
+
 #[test]
 fn a_full_disk_leaves_the_old_answer() {
     let folder = folder("check-disk");

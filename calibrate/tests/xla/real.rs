@@ -184,3 +184,23 @@ fn the_cpu_s_compiler_counts_the_same_products() {
     let answer = json(&["xla", "compile", "layers.mlir", "--plugin", "cpu", "--json"]);
     assert_eq!(answer["flops"]["matmul"], 8 * 2 * 4096 * 1024 * 1024_u64 / 16);
 }
+
+#[test]
+#[ignore = "needs: windtunnel calibrate plugins fetch tpu"]
+fn a_program_by_itself_is_answered_with_memory_collectives_by_axis_and_a_time() {
+    let answer = json(&["compile-check", "--program", "layers.mlir", "--topology", "v6e:4x4", "--json", "-"]);
+    let memory = &answer["memory"];
+    // x: 4096 x 1024 over 16; w: 8 of 1024 x 1024 over 16; two bytes each. The result as x.
+    let (x, w) = (4096 * 1024 * 2 / 16, 8 * 1024 * 1024 * 2 / 16);
+    assert_eq!((&memory["argument"], &memory["output"]), (&Value::from(x + w), &Value::from(x)));
+    assert_eq!(answer["flops"]["matmul"], 8 * 2 * 4096 * 1024 * 1024_u64 / 16);
+    let gather = &answer["collectives"][0];
+    assert_eq!((&gather["axes"], &gather["kind"], &gather["times"]), (&"data".into(), &"all-gather".into(), &8.into()));
+    let time = &answer["time"];
+    let [least, step, most] =
+        [&time["least_s"], &time["priced"]["step_s"], &time["most_s"]].map(|seconds| seconds.as_f64().unwrap());
+    assert!(0.0 < least && least <= step && step <= most && time["at_least"] == false, "{time}");
+    // The same program for two slices of four chips would be another; for as many devices of another chip it is taken.
+    let other = json(&["compile-check", "--program", "layers.mlir", "--topology", "v5e:4x4", "--json", "-"]);
+    assert_eq!(other["memory"]["argument"], memory["argument"]);
+}
