@@ -88,7 +88,8 @@ pub fn answer(arguments: &Arguments, program: &Path, slice: &Slice) -> Result<(S
     if arguments.no_cache {
         setup.cache = None;
     }
-    files::note(&format!("compiling for {slice}: a step takes minutes, and the answer is kept"));
+    let kept = if arguments.no_cache { "" } else { ", and the answer is kept" };
+    files::note(&format!("compiling for {slice}: a step takes minutes{kept}"));
     let spinner = files::spinner("compiling");
     let compiler = match arguments.memory_only {
         true => placed(&source, &target, &setup),
