@@ -251,11 +251,7 @@ fn written(emit: Option<Output>, scenario: &Scenario, job: &spmd::XlaPlan, cpu: 
 /// The slices that the scenario rents.
 fn slice(scenario: &Scenario) -> Result<Slice, Failure> {
     let topology = &scenario.topology;
-    let axes = topology.axes().ok_or_else(|| Failure::Input(format!("{} is no torus", topology.name)))?;
-    let shape: Vec<String> = axes.iter().map(|axis| axis.size.to_string()).collect();
-    let generation = topology.name.trim_start_matches("tpu-");
-    let slice: Slice = format!("{generation}:{}", shape.join("x")).parse().map_err(Failure::Input)?;
-    Ok(slice.times(topology.slices()))
+    Slice::of(topology).ok_or_else(|| Failure::Input(format!("{} is no torus that libtpu compiles for", topology.name)))
 }
 
 /// Asks without those flags of the scenario that the compiler does not have, and with those set otherwise that it wants otherwise:

@@ -164,15 +164,16 @@ fn what_lies_on_the_tensor_axis_is_gathered_and_scattered_where_it_was_summed() 
 #[test]
 fn eight_bits_are_multiplied_where_the_chip_has_units_for_them() {
     let seven = ("name = \"tpu-v6e\"\nslice = \"4x4\"", "name = \"tpu-v7x\"\nslice = \"2x2x4\"");
-    let half = fly(&[seven]);
-    let full = fly(&[seven, ("flags = []", "flags = []\nquantization = \"fp8_full\"\nfixed_calibration = true")]);
-    let own = fly(&[seven, ("flags = []", "flags = []\nquantization = \"fp8_full\"")]);
+    let all = ("fsdp = 16", "fsdp = 32");
+    let half = fly(&[seven, all]);
+    let full = fly(&[seven, all, ("flags = []", "flags = []\nquantization = \"fp8_full\"\nfixed_calibration = true")]);
+    let own = fly(&[seven, all, ("flags = []", "flags = []\nquantization = \"fp8_full\"")]);
     assert!(full.step < own.step && own.step < half.step);
     let int8 = fly(&[("flags = []", "flags = []\nquantization = \"int8\"")]);
     assert!(int8.step < fly(&[]).step);
     let said = refused(&[("flags = []", "flags = []\nquantization = \"fp8_full\"")]);
     assert!(said.contains("TPU v6e has no units for fp8"), "{said}");
-    let said = refused(&[seven, ("flags = []", "flags = []\nquantization = \"int8\"")]);
+    let said = refused(&[seven, all, ("flags = []", "flags = []\nquantization = \"int8\"")]);
     assert!(said.contains("nobody published how fast TPU7x is in int8"), "{said}");
     let said = refused(&[("flags = []", "flags = []\nfixed_calibration = true")]);
     assert!(said.contains("write xla.quantization"), "{said}");

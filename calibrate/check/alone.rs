@@ -99,8 +99,7 @@ pub fn answer(arguments: &Arguments, program: &Path, slice: &Slice) -> Result<(S
     let compiler = compiler?;
     let axes = source.axes();
     let model = CostModel::new(&profile, Regime::Sustained);
-    // A profile is of a whole chip.
-    let time = compiler.compiled().filter(|_| slice.of_a_chip() == 1).map(|compiled| {
+    let time = compiler.compiled().map(|compiled| {
         let mesh = axes.iter().map(|(_, size)| *size).filter(|size| *size > 1).collect();
         let priced = priced::alone(&compiled.program, priced::On { topology: &topology, model, mesh });
         timed(priced, compiled.flops.matmul, &topology)
@@ -231,9 +230,6 @@ impl Found {
                 all.push(format!("counted once: the loop {unbounded}, whose turns are not known"));
             }
         }
-        if self.slice.of_a_chip() > 1 && self.compiler.compiled().is_some() {
-            all.push("no time is said: a device is half a chip, and the profile is of whole chips".to_owned());
-        }
         let Some(Timed { priced, .. }) = &self.time else { return all };
         for (call, times) in &priced.unsaid {
             all.push(format!(
@@ -264,7 +260,7 @@ impl Found {
 
     /// Memory of a device \[B\].
     fn capacity(&self) -> u64 {
-        self.topology.chip.memory.0 / u64::from(self.slice.of_a_chip())
+        self.topology.chip.memory.0
     }
 
     /// The compiler's words where it does not fit.

@@ -326,7 +326,7 @@ impl<'m> Pricer<'m> {
     /// A collective, and which way round it goes if one way only. A permutation takes a link what its share of an all-gather over its ring
     /// does, which goes both ways.
     fn exchange(&mut self, within: &Computation, one: &Instruction, kind: &str, times: f64) -> (f64, Option<usize>) {
-        let groups = collectives::groups::of(one, u64::from(self.topology.chips()));
+        let groups = collectives::groups::of(one, u64::from(self.topology.ranks()));
         let bytes = collectives::bytes(kind, within, one);
         let kind = match kind {
             "all-gather" => Some(program::Collective::AllGather),

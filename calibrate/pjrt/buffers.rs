@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub struct Buffers {
     /// Parameters, optimizer states, the batch \[B\].
     pub argument: u64,
-    /// The most of HBM that is live at one time, arguments included \[B\].
+    /// The most of HBM that is live at one time, arguments and outputs included \[B\].
     pub peak: u64,
     /// The most that is live at one time in HBM and VMEM together \[B\]: what a runtime's statistics call peak. A small step lies in
     /// VMEM for the most part.
@@ -168,7 +168,7 @@ impl Memory {
 
 fn read(lives: &str, places: &str, module: &str, report: &str, seconds: f64) -> Option<Buffers> {
     let (order, lives) = lifetimes(lives);
-    let (values, argument) = placed(places);
+    let (values, argument, output) = placed(places);
     // Lifetime and place of all that has both; values of one place may follow each other, or be the same.
     let all: Vec<(&str, (usize, usize), &Value)> =
         lives.iter().filter_map(|(name, life)| Some((*name, *life, values.get(*name)?))).collect();
@@ -192,7 +192,8 @@ fn read(lives: &str, places: &str, module: &str, report: &str, seconds: f64) -> 
     let mut times: Vec<usize> = begins.collect();
     times.sort_unstable();
     times.dedup();
-    let with_vmem = argument + times.iter().map(|time| used(*time, &|_| true)).max()?;
+    let held = argument + output;
+    let with_vmem = held + times.iter().map(|time| used(*time, &|_| true)).max()?;
     let (time, most) = times
         .into_iter()
         .map(|time| (time, used(time, &hbm)))
@@ -201,7 +202,7 @@ fn read(lives: &str, places: &str, module: &str, report: &str, seconds: f64) -> 
     let operators = operators(module);
     let mut shown: Vec<((usize, u64), Live)> = vec![];
     for (named, (from, to), value) in
-        live(time).filter(|(_, _, value)| hbm(value) && value.bytes >= (argument + most) / 100)
+        live(time).filter(|(_, _, value)| hbm(value) && value.bytes >= (held + most) / 100)
     {
         let operator = operators.get(named.split('{').next()?).map(|&operator| operator.to_owned());
         let one = Live { bytes: value.bytes, shape: value.shape.clone(), from: name(*from), to: name(*to), operator };
@@ -212,7 +213,7 @@ fn read(lives: &str, places: &str, module: &str, report: &str, seconds: f64) -> 
     let mut live: Vec<Live> = shown.into_iter().map(|(_, live)| live).collect();
     live.sort_by(|one, other| other.bytes.cmp(&one.bytes).then_with(|| one.from.cmp(&other.from)));
     let total = report.split("Total bytes: ").nth(1)?.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;
-    Some(Buffers { argument, peak: argument + most, with_vmem, total, at: name(time), live, seconds })
+    Some(Buffers { argument, peak: held + most, with_vmem, total, at: name(time), live, seconds })
 }
 
 /// A value's name, and when it is first written and last read.
@@ -238,24 +239,33 @@ fn lifetimes(text: &str) -> (BTreeMap<usize, &str>, Lives<'_>) {
     (order, lives)
 }
 
-/// What lies in HBM or VMEM and is no argument, by name, and bytes of arguments:
+/// What lies in HBM or VMEM and is neither argument nor output, by name, and bytes of arguments and of outputs in places of their own.
+/// The runtime makes room for outputs before the program begins, so they are held as long as arguments are.
+///
 /// ` value: <7 fusion.3{0} @0> (size=512,offset=1024): f32[128]{0}` below `allocation 1: size 1536, …`.
-fn placed(text: &str) -> (BTreeMap<String, Value>, u64) {
-    let (mut values, mut arguments, mut argument, mut allocation) = (BTreeMap::new(), 0, false, 0);
+fn placed(text: &str) -> (BTreeMap<String, Value>, u64, u64) {
+    let (mut values, mut arguments, mut outputs, mut allocation) = (BTreeMap::new(), 0, 0, 0);
+    let mut held = false;
     for line in text.lines() {
         if let Some((size, rest)) = line.strip_prefix("allocation ").and_then(|line| {
             let (_, line) = line.split_once(": size ")?;
             line.split_once(',')
         }) {
             allocation += 1;
-            argument = rest.contains("parameter");
+            let (argument, output) = (rest.contains("parameter"), rest.contains("maybe-live-out"));
+            held = argument || output;
             // Other memories than HBM have colours.
-            arguments += if argument && !rest.starts_with(" color ") { size.parse().unwrap_or(0) } else { 0 };
-        } else if let (false, Some(value)) = (argument, line.strip_prefix(" value: <")) {
+            let bytes = if rest.starts_with(" color ") { 0 } else { size.parse().unwrap_or(0) };
+            match (argument, output) {
+                (true, _) => arguments += bytes,
+                (false, true) => outputs += bytes,
+                (false, false) => {}
+            }
+        } else if let (false, Some(value)) = (held, line.strip_prefix(" value: <")) {
             values.extend(valued(value, allocation));
         }
     }
-    (values, arguments)
+    (values, arguments, outputs)
 }
 
 fn valued(line: &str, allocation: usize) -> Option<(String, Value)> {
@@ -306,6 +316,7 @@ mod tests {
                       value: <2 dot.1 @0> (size=2000,offset=0): bf16[1000]{0}\n value: <3 add.1 (phi) @0> (size=2000,offset=0): bf16[1000]{0}\n \
                       value: <4 fusion.2{1} @0> (size=1500,offset=3000): f32[375]{0}\n\
                       allocation 2: size 9000, color 1, preallocated-temp:\n value: <5 small.1 @1> (size=9000,offset=0): s8[9000]{0}\n\
+                      allocation 4: size 300, maybe-live-out:\n value: <7 add.9 @0> (size=300,offset=0): f32[75]{0}\n\
                       allocation 3: size 90000, color 5, preallocated-temp:\n value: <6 far.1 @5> (size=90000,offset=0): s8[90000]{0}\n";
         let module = "  %add.1 = bf16[1000] add(%a, %b), metadata={op_name=\"layers/add\" id=7}\n";
         let report = "Memory Space: default (color=0)\nTotal bytes: 5500 (5.4KiB)\n";
@@ -315,7 +326,7 @@ mod tests {
             (found.argument, [found.peak, found.with_vmem, found.total], found.at.clone(), format!("{live:?}"))
         });
         let live = r#"[(2000, "bf16[1000]", "copy.1"), (1500, "f32[375]", "copy.1")]"#;
-        assert_eq!(found, Some((1000, [4500, 13500, 5500], "add.1".to_owned(), live.to_owned())));
+        assert_eq!(found, Some((1000, [4800, 13800, 5500], "add.1".to_owned(), live.to_owned())));
         assert_eq!(operators(module).get("add.1"), Some(&"layers/add"));
         assert_eq!(read("", "", "", "", 0.0), None);
     }

@@ -121,7 +121,7 @@ impl Compiled {
 /// See [`CompileError`]. Nothing is left running, and nothing half-written.
 pub fn compile(program: &Source, target: &Target, setup: &Setup) -> Result<Compiled, CompileError> {
     let asked = request(program, target, None)?;
-    let key = key(b"3", &asked, program, target);
+    let key = key(b"4", &asked, program, target);
     let kept = setup.cache.as_ref().and_then(|cache| cache.get(&key));
     if let Some((answer, compiled)) = kept.as_deref().and_then(unframed) {
         return understood(answer, compiled, target, true);

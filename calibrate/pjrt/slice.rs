@@ -28,23 +28,29 @@ struct Generation {
     name: &'static str,
     /// The shipped topology.
     machine: &'static str,
-    /// Devices of a chip.
-    devices: u32,
     /// How its cores are put together, where libtpu asks.
     cores: Option<&'static str>,
 }
 
 /// Generations with a shipped topology. Of a v4 libtpu compiles for each of a chip's two cores, with 15.25 GiB of its own. Jobs on v4 take
-/// both for one device, which libtpu is told by `chip_config_name` (0.0.51). A TPU7x has two devices of 94.74 GiB.
+/// both for one device, which libtpu is told by `chip_config_name` (0.0.51).
 const GENERATIONS: [Generation; 5] = [
-    Generation { name: "v6e", machine: "tpu-v6e", devices: 1, cores: None },
-    Generation { name: "v5p", machine: "tpu-v5p", devices: 1, cores: None },
-    Generation { name: "v5e", machine: "tpu-v5e", devices: 1, cores: None },
-    Generation { name: "v4", machine: "tpu-v4", devices: 1, cores: Some("megacore") },
-    Generation { name: "tpu7x", machine: "tpu-v7x", devices: 2, cores: None },
+    Generation { name: "v6e", machine: "tpu-v6e", cores: None },
+    Generation { name: "v5p", machine: "tpu-v5p", cores: None },
+    Generation { name: "v5e", machine: "tpu-v5e", cores: None },
+    Generation { name: "v4", machine: "tpu-v4", cores: Some("megacore") },
+    Generation { name: "tpu7x", machine: "tpu-v7x", cores: None },
 ];
 
 impl Slice {
+    /// The slices that a machine is; none where it is no torus, or one of a generation that libtpu does not know.
+    pub fn of(topology: &Topology) -> Option<Self> {
+        let sides: Vec<String> = topology.axes()?.iter().map(|axis| axis.size.to_string()).collect();
+        let known = GENERATIONS.iter().find(|known| known.machine == topology.name)?;
+        let slice: Slice = format!("{}:{}", known.name, sides.join("x")).parse().ok()?;
+        Some(slice.times(topology.slices()))
+    }
+
     /// Chips of all slices.
     pub fn chips(&self) -> u32 {
         self.count * self.each()
@@ -122,11 +128,6 @@ impl Slice {
         format!("TPU {}", self.generation)
     }
 
-    /// Devices that a chip has.
-    pub fn of_a_chip(&self) -> u32 {
-        self.of_a_chip
-    }
-
     /// The accelerator type that Google names it by, as `v6e-16`.
     pub fn accelerator(&self) -> String {
         format!("{}-{}", self.generation, self.each())
@@ -154,7 +155,8 @@ impl FromStr for Slice {
             Topology::load(generation.machine, &Size::Slice(shape.to_owned())).map_err(|why| why.to_string())?;
         let axes = topology.axes().ok_or_else(|| format!("{name} is no torus"))?;
         let axes = axes.iter().map(|axis| (axis.size, axis.wraps)).collect();
-        Ok(Self { generation: name.to_owned(), shape: shape.to_owned(), axes, count: 1, of_a_chip: generation.devices })
+        let of_a_chip = topology.chip.devices;
+        Ok(Self { generation: name.to_owned(), shape: shape.to_owned(), axes, count: 1, of_a_chip })
     }
 }
 

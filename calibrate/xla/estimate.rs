@@ -34,7 +34,7 @@ impl Asked {
             tool: stamp::program(),
             ..Machine::published(
                 &self.slice.chip(),
-                u64::from(self.slice.chips()),
+                u64::from(self.slice.ranks()),
                 versions,
                 "xla",
                 "compiled, not run",

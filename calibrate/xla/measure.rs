@@ -82,7 +82,7 @@ fn planned(arguments: &Measured, scale: Scale, devices: u64) -> Vec<What> {
 
 fn ask(arguments: &Measured, asked: Asked, stop: &Stop) -> Result<String, Failure> {
     let mut journal = Journal::open(&arguments.out, &asked.machine())?;
-    let all = planned(arguments, Scale::Chip, u64::from(asked.slice.chips()));
+    let all = planned(arguments, Scale::Chip, u64::from(asked.slice.ranks()));
     let name = |what: &What| match what {
         What::Collective { .. } => asked.slice.name(),
         _ => asked.slice.single().name(),

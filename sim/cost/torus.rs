@@ -16,7 +16,19 @@
 //!
 //! The first four are those of "How to Scale Your Model" (jax-ml/scaling-book, sharding.md), which leaves out (N−1)/N. The
 //! smaller grids are walked as one ring ([`crate::hardware::torus`]), which gives a corner both its links.
-//! Between D slices each chip has its share r of its host's NICs, and the two kinds of links are used one after the other:
+//! A chip that JAX shows as two devices has its links once, and a faster way d between the two. Groups that its devices belong to
+//! share the links; of one group with both, each byte crosses the links once, and half of the buffer then goes from each device to
+//! the other while more arrives. Published all-gathers of TPU7x say so: of 4 members on 2x2x1, both devices of a chip in groups of
+//! their own, a chip takes in 0.89 of its two links for both together.
+//!
+//! ```text
+//! all-gather     the longer of V·(M−1)/M · groups / (links·w·efficiency) and V/2 / d      M: chips with members
+//! reduce-scatter the same, and adds: what arrives at one device, V·(M−1)/M / 2 + V/2
+//! all-to-all     b as all devices of a chip send it, and b/2 / d
+//! permute        b · groups / (w·efficiency); between the two of a chip b / d
+//! ```
+//!
+//! Between D slices each rank has its share r of its host's NICs, and the two kinds of links are used one after the other:
 //!
 //! ```text
 //! all-gather, reduce-scatter   V/N·(D−1)/D / r, and that of V inside       all-reduce   twice the first, and that inside
@@ -39,9 +51,12 @@ use crate::units::{Bandwidth, Bytes, Time};
 pub(super) struct Written {
     /// Links of one chip, over which the bandwidth is divided.
     links: u32,
+    /// What one device of a chip can send to the other, where JAX shows it as two.
+    #[serde(default)]
+    on_chip: Option<Bandwidth>,
     /// Share of a link's bandwidth that a collective reaches.
     efficiency: f64,
-    /// What a chip adds up of what arrives.
+    /// What a rank adds up of what arrives.
     adds: Bandwidth,
     /// One hop between neighbours.
     hop: Time,
@@ -57,7 +72,7 @@ pub(super) struct Written {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct Slices {
-    /// A chip's share of its host's NICs, one direction.
+    /// A rank's share of its host's NICs, one direction.
     nic: Bandwidth,
     /// Share of it that a collective reaches.
     efficiency: f64,
@@ -108,10 +123,20 @@ impl Torus {
         Ok(Torus { written, link, measured })
     }
 
-    /// Links that a member at the worst place has, as far as its group has them to itself.
+    /// Links that a chip at the worst place has, as far as its group has them to itself.
     fn links(on: &OnTorus) -> f64 {
         let used = on.lines.iter().filter(|line| line.members > 1);
-        used.map(|line| if line.wraps { 2.0 } else { 1.0 } / f64::from(line.sharing.max(1))).sum()
+        let all: f64 = used.map(|line| if line.wraps { 2.0 } else { 1.0 } / f64::from(line.sharing.max(1))).sum();
+        all / f64::from(on.beside.max(1))
+    }
+
+    /// What each device of a chip sends to the others of its group on the same chip, of `v` bytes that lie on all of them: the share
+    /// \[B\], and the time \[s\].
+    fn on_chip(&self, v: f64, on: &OnTorus) -> (f64, f64) {
+        let own = f64::from(on.on_chip.max(1));
+        let share = v * (own - 1.0) / own;
+        let rate = self.written.on_chip.unwrap_or(self.link).0 * self.written.efficiency;
+        (share, share / rate)
     }
 
     /// One hop between neighbours \[s\].
@@ -130,16 +155,18 @@ impl Torus {
 
     /// Every member gets all of a buffer of `v` bytes.
     fn gather(&self, v: f64, on: &OnTorus, hop: f64) -> Stage {
-        let n = f64::from(on.members());
-        let sent = v * (n - 1.0) / n;
+        let chips = f64::from(on.chips());
+        let sent = v * (chips - 1.0) / chips;
         let rate = Self::links(on) * self.link.0 * self.written.efficiency;
-        if n < 2.0 { Stage::default() } else { Stage { seconds: self.reach(on, hop) + sent / rate, sent } }
+        let over_links = if chips < 2.0 { 0.0 } else { sent / rate };
+        Stage { seconds: self.reach(on, hop) + over_links.max(self.on_chip(v, on).1), sent }
     }
 
     /// Every member gets its part of the sum of buffers of `v` bytes.
     fn scatter(&self, v: f64, on: &OnTorus, hop: f64) -> Stage {
         let stage = self.gather(v, on, hop);
-        Stage { seconds: stage.seconds.max(self.reach(on, hop) + stage.sent / self.written.adds.0), ..stage }
+        let arrives = stage.sent / f64::from(on.on_chip.max(1)) + self.on_chip(v, on).0;
+        Stage { seconds: stage.seconds.max(self.reach(on, hop) + arrives / self.written.adds.0), ..stage }
     }
 
     /// Every member sends a part of its `b` bytes to every other.
@@ -149,18 +176,23 @@ impl Torus {
             let (n, groups) = (f64::from(line.members), f64::from(line.sharing.max(1)));
             // What crosses the busiest link: in a ring each way a quarter of the way on average; the middle of a line.
             let crosses = if line.wraps { b * n / 8.0 } else { b * (n / 2.0).floor() * (n / 2.0).ceil() / n };
+            let crosses = crosses * f64::from(on.on_chip * on.beside);
             (crosses * groups / rate, crosses * if line.wraps { 2.0 } else { 1.0 })
         };
         let lines = on.lines.iter().filter(|line| line.members > 1).map(along);
         let (slowest, sent) = lines.fold((0.0_f64, 0.0), |(t, sent), (seconds, bytes)| (t.max(seconds), sent + bytes));
-        if on.members() < 2 { Stage::default() } else { Stage { seconds: self.reach(on, hop) + slowest, sent } }
+        Stage { seconds: self.reach(on, hop) + slowest.max(self.on_chip(b, on).1), sent }
     }
 
     /// The next member gets `b` bytes.
     fn pass(&self, b: f64, on: &OnTorus, hop: f64) -> Stage {
+        if on.chips() < 2 && on.on_chip > 1 {
+            let rate = self.written.on_chip.unwrap_or(self.link).0 * self.written.efficiency;
+            return Stage { seconds: b / rate, sent: 0.0 };
+        }
         let far = on.lines.iter().map(|line| line.sharing).max().unwrap_or(1);
-        let seconds = hop * f64::from(far);
-        Stage { seconds: seconds + b * f64::from(far) / (self.link.0 * self.written.efficiency), sent: b }
+        let (seconds, crosses) = (hop * f64::from(far), b * f64::from(far * on.beside.max(1)));
+        Stage { seconds: seconds + crosses / (self.link.0 * self.written.efficiency), sent: b }
     }
 
     /// Time of a collective; `nic` is a chip's share of its host's NICs where the topology knows better.

@@ -108,7 +108,7 @@ pub fn why(scenario: &Scenario, answer: &Prediction, tick: &Tick<'_>) -> Why {
 impl Sums {
     /// What each cause takes for a token of each chip \[ps\].
     fn for_a_token(&self, scenario: &Scenario, answer: &Prediction) -> BTreeMap<Cause, f64> {
-        let tokens = answer.tokens as f64 / f64::from(scenario.topology.chips());
+        let tokens = answer.tokens as f64 / f64::from(scenario.topology.ranks());
         self.times.iter().map(|(cause, time)| (cause.clone(), time / tokens)).collect()
     }
 }
@@ -188,7 +188,7 @@ fn sums(scenario: &Scenario, answer: &Prediction) -> Sums {
         }
     }
     // The model's own FLOPs as MFU counts them; what is multiplied besides is a cause of its own.
-    let chips = f64::from(scenario.topology.chips());
+    let chips = f64::from(scenario.topology.ranks());
     let own = answer.mfu.first().map_or(f64::INFINITY, |mfu| mfu.flops.0 as f64 / chips);
     let own = 1e12 * own / peak(&scenario.topology, scenario.job.dtype());
     if let Some(time) = sums.times.get_mut(&Cause::Peak) {
@@ -239,7 +239,7 @@ fn link(topology: &Topology, group: &Group) -> String {
 /// What stands behind a cause.
 fn detail(scenario: &Scenario, answer: &Prediction, sums: &Sums, cause: &Cause) -> String {
     let time = |cause: &Cause| sums.times.get(cause).copied().unwrap_or_default();
-    let tokens = scenario.job.tokens() as f64 / f64::from(scenario.topology.chips());
+    let tokens = scenario.job.tokens() as f64 / f64::from(scenario.topology.ranks());
     let rate = |flops: f64, took: f64| 1e12 * flops / took.max(1.0) / 1e12;
     let ideal = |flops: f64| 1e12 * flops / peak(&scenario.topology, scenario.job.dtype());
     match cause {

@@ -13,7 +13,11 @@ impl Topology {
             None => format!("{} of {} = {chips}", several(self.nodes, "node"), several(self.node.chips, "chip")),
             Some(axes) => {
                 let shape = axes.iter().map(|axis| axis.size.to_string()).collect::<Vec<_>>().join("x");
-                format!("slice {shape} = {chips} on {}, {}", several(self.nodes, "host"), rings(axes))
+                let devices = match self.chip.devices {
+                    1 => String::new(),
+                    each => format!(" of {each} devices"),
+                };
+                format!("slice {shape} = {chips}{devices} on {}, {}", several(self.nodes, "host"), rings(axes))
             }
         }
     }

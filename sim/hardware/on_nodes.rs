@@ -28,7 +28,7 @@ impl Topology {
     /// How a group of `size` ranks, `stride` apart, is spread over nodes.
     #[doc(hidden)]
     pub fn on_nodes(&self, size: u32, stride: u32) -> OnNodes {
-        worst(size, stride, self.node.chips, self.chips())
+        worst(size, stride, self.ranks_per_node(), self.ranks())
     }
 
     /// Index in `fabric` of the innermost level that joins two ranks.
@@ -43,7 +43,7 @@ impl Topology {
     /// Index in `fabric` of the innermost level that holds every group of `size` ranks, `stride` apart.
     pub fn level_of(&self, size: u32, stride: u32) -> usize {
         let holds = |level: &Level| match level.reach {
-            Reach::Chips(reach) => worst(size, stride, reach, self.chips()).nodes == 1,
+            Reach::Chips(reach) => worst(size, stride, reach, self.ranks()).nodes == 1,
             Reach::Unbounded => true,
         };
         // The reader has checked that the outermost level joins every chip.

@@ -21,13 +21,14 @@ pub struct Drawn {
 impl Topology {
     /// The levels from the outermost inwards, each with what leads up into it.
     pub fn drawn(&self) -> Vec<Drawn> {
-        let chips = self.chips().max(1);
+        let (chips, devices) = (self.chips().max(1), self.chip.devices);
+        let of_chip = |of_rank: Bandwidth| Bandwidth(of_rank.0 * f64::from(devices));
         let uplinks = self.uplinks();
         let mut below = 1;
         let mut levels = vec![];
         for (index, level) in self.fabric.iter().enumerate() {
             let reach = match level.reach {
-                Reach::Chips(reach) => reach.min(chips),
+                Reach::Chips(reach) => (reach / devices).min(chips),
                 Reach::Unbounded => chips,
             };
             let instances = chips.div_ceil(reach.max(1));
@@ -49,8 +50,8 @@ impl Topology {
                 false => format!(", oversubscribed {} to 1", level.oversubscription),
             };
             let links = match shared {
-                None if index == 1 => format!("{} a chip ({}){over}, {latency}", self.rail(), cards(self)),
-                None => format!("{} a chip{over}, {latency}", Bandwidth(level.carries().0)),
+                None if index == 1 => format!("{} a chip ({}){over}, {latency}", of_chip(self.rail()), cards(self)),
+                None => format!("{} a chip{over}, {latency}", of_chip(level.carries())),
                 Some(uplink) => {
                     let each = if uplink.positions == 1 { "one uplink" } else { "an uplink for each rail" };
                     format!(

@@ -43,7 +43,7 @@ pub struct Topology {
     pub text: String,
 }
 
-/// An accelerator, as its vendor and its driver describe it.
+/// An accelerator, as its vendor and its driver describe it; where JAX shows a chip as several devices, one of these.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chip {
     /// Name as people say it.
@@ -58,6 +58,8 @@ pub struct Chip {
     pub peak: Peak,
     /// Streaming multiprocessors; TensorCores on a TPU.
     pub cores: u32,
+    /// Devices that JAX shows of one chip, each a rank.
+    pub devices: u32,
     /// Last on-chip memory: the L2 cache; VMEM on a TPU \[B\].
     pub l2: Bytes,
     /// NVIDIA's name for what its processors can do, such as 9.0 on Hopper; none where nobody says.
@@ -120,9 +122,9 @@ pub struct Level {
     pub name: String,
     /// How its links are laid out.
     pub kind: LevelKind,
-    /// How many chips one instance joins, all inner levels counted.
+    /// How many ranks one instance joins, all inner levels counted.
     pub reach: Reach,
-    /// What one chip can send over its links at this level, all of them together \[B/s\], one direction.
+    /// What one rank can send over its links at this level, all of them together \[B/s\], one direction.
     pub bandwidth: Bandwidth,
     /// Time of the smallest message between two chips that this level joins and no inner one does \[ps\].
     pub latency: Time,
@@ -131,7 +133,7 @@ pub struct Level {
 }
 
 impl Level {
-    /// What one chip has of this level when all send at once \[B/s\], one direction.
+    /// What one rank has of this level when all send at once \[B/s\], one direction.
     pub fn carries(&self) -> Bandwidth {
         Bandwidth(self.bandwidth.0 / self.oversubscription)
     }
@@ -146,9 +148,9 @@ pub enum LevelKind {
     Rails,
     /// Neighbours on a grid, some of whose axes close into rings.
     Torus {
-        /// Axes in the order of the slice's name; chips count through the last axis first.
+        /// Axes in the order of the slice's name; chips count through the last axis first, devices of a chip before them.
         axes: Vec<Axis>,
-        /// Links of one chip, over which `bandwidth` is divided.
+        /// Links of one chip.
         links: u32,
     },
 }
@@ -194,17 +196,32 @@ pub struct Fact {
 }
 
 impl Topology {
-    /// What one chip's NICs carry: its share of the node's cards, and no more than the network behind them.
+    /// What one rank has of the NICs: its share of the node's cards, and no more than the network behind them.
     pub fn rail(&self) -> Bandwidth {
-        let per_chip = f64::from(self.node.nics) / f64::from(self.node.chips.max(1));
+        let each = f64::from(self.node.nics) / f64::from(self.ranks_per_node().max(1));
         let network = self.fabric.get(1).map_or(f64::INFINITY, |level| level.carries().0);
-        Bandwidth((self.node.nic_bandwidth.0 * per_chip).min(network))
+        Bandwidth((self.node.nic_bandwidth.0 * each).min(network))
     }
 
     /// Chips rented.
     pub fn chips(&self) -> u32 {
-        // The reader has checked that the product fits.
+        // The reader has checked that these products fit.
         self.nodes * self.node.chips
+    }
+
+    /// Ranks of a job on all of it: its chips, or their devices where JAX shows a chip as several.
+    pub fn ranks(&self) -> u32 {
+        self.nodes.saturating_mul(self.ranks_per_node())
+    }
+
+    /// Ranks on one node.
+    pub fn ranks_per_node(&self) -> u32 {
+        self.node.chips.saturating_mul(self.chip.devices)
+    }
+
+    /// What a rank is called: a chip, or a device.
+    pub fn rank_is(&self) -> &'static str {
+        if self.chip.devices > 1 { "device" } else { "chip" }
     }
 
     /// Several of a slice, joined by the network outside it.
@@ -217,7 +234,7 @@ impl Topology {
     pub fn slices(&self) -> u32 {
         match self.fabric.first() {
             Some(Level { kind: LevelKind::Torus { .. }, reach: Reach::Chips(slice), .. }) => {
-                (self.chips() / (*slice).max(1)).max(1)
+                (self.ranks() / (*slice).max(1)).max(1)
             }
             _ => 1,
         }

@@ -40,10 +40,11 @@ pub fn read(file: &str, text: &str, size: &Size) -> Result<Topology, HardwareErr
         return Err(at.place("the name is empty: give the topology a name", written.name.span()));
     }
     let mut numbers = Numbers { at, sources: &written.sources, facts: Vec::new() };
-    let chip = chip(&written.chip, &mut numbers)?;
+    let mut chip = chip(&written.chip, &mut numbers)?;
     let mut node = node(&written.node, &mut numbers)?;
     let mut fabric = fabric(&written.fabric, &mut numbers)?;
     one_switch(&written, &fabric, node.chips, at)?;
+    devices(&written, &chip, &fabric, at)?;
     let slices = slices(&written.slice, &written.fabric, node.chips, &mut numbers)?;
     let price = written.price.as_ref().map(|price| {
         let (name, written) = ("price.usd_per_chip_hour", &price.usd_per_chip_hour);
@@ -59,6 +60,7 @@ pub fn read(file: &str, text: &str, size: &Size) -> Result<Topology, HardwareErr
     } else {
         cut_slice(&name, &mut node, &mut fabric, &slices, size)?
     };
+    by_device(&mut chip, &mut fabric);
     Ok(Topology {
         name,
         description: one_line(&written.description),
@@ -192,6 +194,7 @@ fn chip(written: &written::Chip, numbers: &mut Numbers<'_>) -> Result<Chip, Hard
             fp8: numbers.take_if("chip.peak.fp8", &written.peak.fp8)?,
         },
         cores: numbers.take("chip.cores", &written.cores)?,
+        devices: numbers.take_if("chip.devices", &written.devices)?.unwrap_or(1),
         l2: numbers.take("chip.l2", &written.l2)?,
         compute_capability: numbers.take_if("chip.compute_capability", &written.compute_capability)?,
         power: numbers.take_if("chip.power", &written.power)?,
@@ -331,6 +334,50 @@ fn one_switch(written: &written::File, fabric: &[Level], chips: u32, at: At<'_>)
         level.name
     );
     Err(at.place(&problem, size.size.value.span()))
+}
+
+/// Devices share a chip of a torus evenly.
+fn devices(written: &written::File, chip: &Chip, fabric: &[Level], at: At<'_>) -> Result<(), HardwareError> {
+    let Some(devices) = written.chip.devices.as_ref().filter(|_| chip.devices > 1) else { return Ok(()) };
+    let wrong = |problem: String| Err(at.place(&problem, devices.value.span()));
+    if !fabric.first().is_some_and(|level| matches!(level.kind, LevelKind::Torus { .. })) {
+        return wrong(format!(
+            "chip.devices is {}: only JAX shows a chip as several devices, on slices of a torus: remove it",
+            chip.devices
+        ));
+    }
+    if !chip.cores.is_multiple_of(chip.devices) {
+        return wrong(format!(
+            "chip.devices is {}, which do not share chip.cores = {} evenly: correct one of them",
+            chip.devices, chip.cores
+        ));
+    }
+    Ok(())
+}
+
+/// Divides what is written of a chip among its devices.
+fn by_device(chip: &mut Chip, fabric: &mut [Level]) {
+    if chip.devices == 1 {
+        return;
+    }
+    let share = f64::from(chip.devices);
+    let flops = |rate: &mut FlopRate| rate.0 /= share;
+    chip.memory.0 /= u64::from(chip.devices);
+    chip.l2.0 /= u64::from(chip.devices);
+    chip.cores /= chip.devices;
+    chip.memory_bandwidth.0 /= share;
+    chip.host_bandwidth.0 /= share;
+    flops(&mut chip.peak.bf16);
+    [&mut chip.peak.fp16, &mut chip.peak.tf32, &mut chip.peak.fp32, &mut chip.peak.fp8]
+        .into_iter()
+        .flatten()
+        .for_each(flops);
+    for level in fabric {
+        level.bandwidth.0 /= share;
+        if let Reach::Chips(reach) = &mut level.reach {
+            *reach = reach.saturating_mul(chip.devices);
+        }
+    }
 }
 
 /// A slice that is sold.

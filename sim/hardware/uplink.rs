@@ -90,7 +90,7 @@ impl Topology {
             let Reach::Chips(chips) = inner.reach else { return None };
             let positions = if inner.kind == LevelKind::Rails { self.node.chips } else { 1 };
             let capacity = f64::from(chips) / f64::from(positions) * level.carries().0;
-            let crossed = chips < self.chips();
+            let crossed = chips < self.ranks();
             crossed.then_some(Uplink { level: below + 1, chips, positions, capacity: Bandwidth(capacity) })
         };
         outer.filter_map(uplink).collect()
@@ -100,8 +100,8 @@ impl Topology {
     pub fn hops(&self, size: u32, stride: u32) -> Vec<Hops> {
         // Instances of each level that the group spans; of the chips themselves, all members.
         let spanned = |level: Option<usize>| match level.map(|level| self.fabric[level].reach) {
-            None => worst(size, stride, 1, self.chips()).nodes,
-            Some(Reach::Chips(chips)) => worst(size, stride, chips, self.chips()).nodes,
+            None => worst(size, stride, 1, self.ranks()).nodes,
+            Some(Reach::Chips(chips)) => worst(size, stride, chips, self.ranks()).nodes,
             Some(Reach::Unbounded) => 1,
         };
         // Edges of a ring that lead out of an instance: none where one instance holds all.

@@ -78,6 +78,8 @@ pub struct Chip {
     pub peak: Peak,
     /// SMs of a GPU, TensorCores of a TPU.
     pub cores: Sourced<u32>,
+    /// Devices that JAX shows of one chip of a torus, each a rank with its share of what is written here; unset: one.
+    pub devices: Option<Sourced<u32>>,
     /// The last cache before memory.
     pub l2: Sourced<Bytes>,
     /// CUDA compute capability; a TPU has none.

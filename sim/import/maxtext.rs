@@ -73,11 +73,11 @@ fn understood(request: &Request<'_>, mut said: Said) -> Result<Imported, ImportE
     out.put("runtime", "xla", Why::code("MaxText is compiled whole by XLA"));
     machine::put(&mut out, request, IMPORTER.name, if on_gpus { Kind::Gpus } else { Kind::Slices })?;
     models::model(&mut out, &settings, &under)?;
-    let devices = match on_gpus {
-        true => gpu::mesh(&mut out, &settings, request).map(|()| 1)?,
+    match on_gpus {
+        true => gpu::mesh(&mut out, &settings, request)?,
         false => mesh::mesh(&mut out, &settings, request)?,
-    };
-    batch(&mut out, &settings, devices)?;
+    }
+    batch(&mut out, &settings)?;
     compiled(&mut out, &settings, on_gpus)?;
     flags(&mut out, &said.flags, on_gpus);
     pipeline(&mut out, &settings)?;
@@ -115,26 +115,24 @@ fn on_gpus(settings: &Settings<'_>) -> Result<bool, ImportError> {
     })
 }
 
-/// Writes `[batch]`, on chips that JAX sees as `devices` devices each.
-fn batch(out: &mut Imported, settings: &Settings<'_>, devices: i64) -> Result<(), ImportError> {
+/// Writes `[batch]`.
+fn batch(out: &mut Imported, settings: &Settings<'_>) -> Result<(), ImportError> {
     let sequence = settings.needed("max_target_length", "add max_target_length=N")?;
     out.put("batch.sequence", sequence.value, sequence.why);
     let key = "per_device_batch_size";
     let each = settings.number(key)?.ok_or_else(|| settings.missing(key, "a number", "add per_device_batch_size=N"))?;
-    // Chips that split the model share their batches.
+    // Devices that split the model share their batches.
     let shared: i64 = ["mesh.tensor", "mesh.context", "mesh.dcn_tensor", "mesh.dcn_context"]
         .map(|key| out.degree(key))
         .iter()
         .product();
-    let micro = each.value * (shared * devices) as f64;
+    let micro = each.value * shared as f64;
     if micro.fract() != 0.0 || !(1.0..=65536.0).contains(&micro) {
-        return Err(settings.wrong(key, "a number that makes whole sequences of the chips that share them", "1"));
+        return Err(settings.wrong(key, "a number that makes whole sequences of the devices that share them", "1"));
     }
-    let why = match (shared, devices) {
-        (1, 1) => each.why,
-        (_, 1) => each.why.so(&format!("{shared} chips share their sequences")),
-        (1, _) => each.why.so(&format!("a chip is {devices} devices")),
-        _ => each.why.so(&format!("{shared} chips of {devices} devices each share their sequences")),
+    let why = match shared {
+        1 => each.why,
+        _ => each.why.so(&format!("{shared} devices share their sequences")),
     };
     out.put("batch.micro", micro as i64, why);
     let parts = settings.count("gradient_accumulation_steps")?;
@@ -142,7 +140,25 @@ fn batch(out: &mut Imported, settings: &Settings<'_>, devices: i64) -> Result<()
     Ok(())
 }
 
+/// What a step takes otherwise by more than any interval says: states that are fetched from the host and sent back in every step, and
+/// tensors of twice the size.
+const OTHERWISE: [(&str, &str, &str); 3] = [
+    ("dtype", "bfloat16", "activations in"),
+    ("optimizer_memory_host_offload", "false", "optimizer states in the host's memory:"),
+    ("parameter_memory_host_offload", "false", "parameters in the host's memory:"),
+];
+
 fn compiled(out: &mut Imported, settings: &Settings<'_>, on_gpus: bool) -> Result<(), ImportError> {
+    for (key, as_simulated, what) in OTHERWISE {
+        let Some(found) = settings.value(key) else { continue };
+        let value = found.value.as_str().map_or_else(|| found.value.to_string(), str::to_owned).to_lowercase();
+        if value != as_simulated {
+            let remedy = format!(
+                "add {key}={as_simulated}, or lower the step and ask XLA's compiler: windtunnel compile-check --program step.mlir --topology v6e:4x4"
+            );
+            return Err(settings.unsupported(key, format!("{what} {key} = {value}"), &remedy));
+        }
+    }
     let policy = settings.word("remat_policy")?;
     let custom = policy.as_ref().is_some_and(|found| found.value == "custom");
     let scanned = settings.flag("scan_layers")?.is_none_or(|found| found.value);

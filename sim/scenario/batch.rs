@@ -166,6 +166,6 @@ fn replicas(scenario: &written::Scenario, (runtime, topology): (Runtime, &Topolo
     let mut sizes = axes.into_iter().map(|at| at.as_ref().map_or(Some(1), |at| u64::try_from(*at.get_ref()).ok()));
     // A degree may be any number here: it is checked against its bounds where the mesh is read.
     let model = sizes.try_fold(1u64, |all, size| all.checked_mul(size?)).filter(|&size| size > 0)?;
-    let chips = u64::from(topology.chips());
+    let chips = u64::from(topology.ranks());
     chips.is_multiple_of(model).then(|| chips / model)
 }

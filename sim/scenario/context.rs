@@ -53,7 +53,7 @@ pub(super) fn context(
     }
     let parts = 2 * ranks;
     // Ranks that do not tile the machine are refused with the rest of the mesh.
-    let tiles = u64::from(topology.chips()).is_multiple_of(tensor * ranks);
+    let tiles = u64::from(topology.ranks()).is_multiple_of(tensor * ranks);
     if tiles && !seq.is_multiple_of(parts) {
         let problem = format!("mesh.cp = {ranks} cuts a sequence into {parts} parts, and {seq} tokens are no multiple");
         let more = seq.next_multiple_of(parts);
@@ -70,7 +70,7 @@ pub(super) fn context(
             return Err(reader.plan(at, problem, "write mesh.cp = 1"));
         }
     }
-    let (inside, span) = (u64::from(topology.node.chips), ranks.saturating_mul(tensor));
+    let (inside, span) = (u64::from(topology.ranks_per_node()), ranks.saturating_mul(tensor));
     if topology.nodes > 1 && !inside.is_multiple_of(span) {
         reader.note(format!(
             "mesh.tp × mesh.cp = {span} leaves the {inside} chips of a node, so keys and values cross the network in \

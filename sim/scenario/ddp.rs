@@ -20,7 +20,7 @@ pub(super) fn replicas(
     mesh: &Spanned<written::Mesh>,
     topology: &Topology,
 ) -> Result<u32, ScenarioError> {
-    let chips = topology.chips();
+    let chips = topology.ranks();
     let Some(at) = &mesh.get_ref().dp_replicate else {
         reader.assume_for("mesh.dp_replicate", (), u64::from(chips), "all chips");
         return Ok(chips);

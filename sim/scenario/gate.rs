@@ -26,7 +26,7 @@ pub(super) fn mesh(
     (topology, (tensor, context, pipeline)): (&Topology, (u64, u64, u64)),
     count: impl Fn(&Reader<'_>, &str, &Spanned<i64>) -> Result<u64, ScenarioError>,
 ) -> Result<(u32, u32), ScenarioError> {
-    let all = u64::from(topology.chips());
+    let all = u64::from(topology.ranks());
     let written = mesh.get_ref();
     if let (Some(at), false) = (&written.tp, all.is_multiple_of(tensor)) {
         let problem = format!("mesh.tp = {tensor} does not divide the {all} chips of {}", topology.name);
@@ -244,10 +244,10 @@ pub(super) fn check(
         );
         return Err(reader.plan(at, problem, "write reshard_after_forward = true or false, or remove mesh.ep"));
     }
-    if job.fsdp.replicate > 1 && job.fsdp.shard > topology.node.chips && topology.nodes > 1 {
+    if job.fsdp.replicate > 1 && job.fsdp.shard > topology.ranks_per_node() && topology.nodes > 1 {
         reader.note(format!(
             "dp_shard = {} spans nodes of {} chips, so parameters are gathered over the network; dp_shard = {} would keep them inside",
-            job.fsdp.shard, topology.node.chips, topology.node.chips
+            job.fsdp.shard, topology.ranks_per_node(), topology.ranks_per_node()
         ));
     }
     Ok(())

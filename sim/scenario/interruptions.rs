@@ -106,7 +106,7 @@ pub(super) fn asked(
         return Err(reader.plan(at, problem, "write failures.repair = \"2 d\", or failures.spares = \"enough\""));
     }
     let flag = |at: &Option<Spanned<bool>>| at.as_ref().map(|at| *at.get_ref());
-    let (copies, lost) = (u64::from(job.copies()), job.copies_on_node(topology.node.chips));
+    let (copies, lost) = (u64::from(job.copies()), job.copies_on_node(topology.ranks_per_node()));
     if let Some(at) = failures.elastic.as_ref().filter(|at| *at.get_ref() && copies <= lost) {
         let copies = if copies == 1 { "one copy".to_owned() } else { format!("{copies} copies") };
         let problem = format!(

@@ -237,7 +237,7 @@ fn known(
     for one in &whole.get_ref().0 {
         let written::SlowRank { rank, pace } = *one.get_ref();
         let refuse = |problem: String, remedy: &str| Err(reader.plan(whole, problem, remedy));
-        let last = topology.chips() - 1;
+        let last = topology.ranks() - 1;
         let Some(index) = u32::try_from(rank).ok().filter(|&rank| rank <= last) else {
             return refuse(format!("{key} names rank {rank}, and ranks are 0 to {last}"), "name a rank of the job");
         };

@@ -52,7 +52,7 @@ pub(super) fn ranks(
         return Err(reader.plan(at, problem, "remove it, or write runtime = \"fsdp2\""));
     }
     let ranks = reader.count(&written::Mesh::pp, at)?;
-    let chips = u64::from(topology.chips());
+    let chips = u64::from(topology.ranks());
     if !chips.is_multiple_of(ranks) {
         let problem = format!("mesh.pp = {ranks} does not divide the {chips} chips of {}", topology.name);
         return Err(reader.plan(at, problem, "write a divisor, or change the topology's size"));

@@ -40,7 +40,7 @@ pub(super) fn tensor(
         let problem = format!("tensor parallelism with {} is not simulated", runtime.name());
         return Err(reader.plan(at, problem, "write runtime = \"fsdp2\", or mesh.tp = 1"));
     }
-    let inside = u64::from(topology.node.chips);
+    let inside = u64::from(topology.ranks_per_node());
     if !inside.is_multiple_of(ranks) {
         reader.note(format!(
             "mesh.tp = {ranks} leaves the {inside} chips of a node, so every block waits for the network four times"

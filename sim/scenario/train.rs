@@ -98,7 +98,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let shard = shard * context;
     let autocast = autocast::autocast(reader, &scenario.precision, runtime)?;
     let mixed_precision = precision(reader, &scenario.precision, runtime)?;
-    let node = (topology.nodes, u64::from(topology.node.chips));
+    let node = (topology.nodes, u64::from(topology.ranks_per_node()));
     let experts = experts::implementation(reader, scenario, (runtime, &model, shard), node)?;
     let expert_parallel = experts.ranks() > 1;
     let ranks = (shard, replicate, pipeline.is_some());

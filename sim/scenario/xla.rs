@@ -44,9 +44,11 @@ pub(super) const XLA: Runtime = Runtime(&Entry {
             "minimal_with_context",
             "minimal",
             "minimal_offloaded",
+            "save_dot_except_mlpwi",
             "save_dot_except_mlp",
             "save_dot_with_context_except_mlp",
             "save_qkv_proj",
+            "save_out_proj",
             "qkv_proj_offloaded",
             "full",
         ],
@@ -360,7 +362,9 @@ fn ragged_buffer(reader: &Reader<'_>, table: &written::Xla, sorted: bool) -> Res
 /// What the compiler's partitioner takes the chip and the axes of a weight's shards to be.
 fn windows(topology: &Topology, mesh: Mesh) -> Windows {
     let torus = topology.fabric.iter().find_map(|level| match &level.kind {
-        LevelKind::Torus { axes, links } => Some((axes, level.bandwidth.0 * 2.0 / f64::from(*links))),
+        LevelKind::Torus { axes, links } => {
+            Some((axes, f64::from(topology.chip.devices) * level.bandwidth.0 * 2.0 / f64::from(*links)))
+        }
         _ => None,
     });
     // One chip has nobody to exchange with.

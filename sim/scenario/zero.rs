@@ -67,7 +67,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
             return Err(reader.plan(at, problem, "write precision.param = \"bf16\""));
         }
     }
-    let zero = zero(reader, scenario, (ranks, shared, topology.node.chips))?;
+    let zero = zero(reader, scenario, (ranks, shared, topology.ranks_per_node()))?;
     sequence::check(reader, scenario, (&model, seq, topology), &zero)?;
     let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers.count())?;
     recompute::fits(reader, scenario, &checkpoint)?;

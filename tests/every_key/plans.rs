@@ -151,7 +151,7 @@ pub fn plans() -> Vec<String> {
         add(&zero, &["zero.stage = 1", "zero.stage = 3, zero.stage3_param_persistence_threshold = 0, zero.stage3_prefetch_bucket_size = 1000", "zero.stage = 2, zero.offload_optimizer = { device = 'cpu' }", "zero.stage = 3, zero.stage3_param_persistence_threshold = 0, zero.stage3_prefetch_bucket_size = 1000, zero.offload_param = { device = 'cpu' }, zero.offload_optimizer = { device = 'cpu' }", "batch.accumulation = 1", "topology.nodes = 2, mesh.dp = 16"]),
         add(INTERNEVO, &["internevo.zero1 = 1", "mesh.dp = 4, mesh.tp = 2", "batch.accumulation = 1"]),
         add(&of(&nvme, "llama-3.1-8b"), &[]),
-        add(&replaced(TPU, &[("tpu-v6e", "tpu-v7x"), ("2x2", "2x2x1")]), &["xla.quantization = 'fp8_full'"]),
+        add(&replaced(TPU, &[("tpu-v6e", "tpu-v7x"), ("2x2", "2x2x1"), ("fsdp = 4", "fsdp = 8")]), &["xla.quantization = 'fp8_full'"]),
         add(&replaced(TPU, &[("fsdp = 4\n", "\n")]), &["topology.slices = 2"]),
         add(&replaced(TPU, &[("name = \"tpu-v6e\"", "name = \"h100-sxm-80gb\""), ("slice = \"2x2\"", "chips = 4")]), &[]),
         add(TPU, &[

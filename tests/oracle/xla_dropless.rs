@@ -15,7 +15,9 @@ struct Row {
     name: String,
     /// MaxText's command line.
     words: Vec<String>,
-    /// The slice that it was compiled for.
+    /// The machine that it was compiled for; none: v6e.
+    on: Option<String>,
+    /// The slice.
     slice: String,
     /// Slices.
     slices: Option<u32>,
@@ -33,7 +35,7 @@ fn rows() -> Vec<Row> {
 
 fn scenario(row: &Row) -> Scenario {
     let machine = Machine {
-        on: Some("tpu-v6e".to_owned()),
+        on: Some(row.on.clone().unwrap_or("tpu-v6e".to_owned())),
         slice: Some(row.slice.clone()),
         slices: row.slices,
         ..Machine::default()

@@ -4,7 +4,7 @@ use super::{Found, Timed};
 
 /// The report.
 pub fn text(found: &Found) -> String {
-    let mut text = format!("{} on {}, each of {} devices\n", found.program, found.slice, found.target.partitions);
+    let mut text = format!("{} on {}, {} devices in all\n", found.program, found.slice, found.target.partitions);
     text += &found.mesh().map(|mesh| format!("mesh: {mesh}\n")).unwrap_or_default();
     text += &format!("\n{}\n\nmemory of a device [B]\n", found.verdict());
     for (name, bytes) in found.memory() {
@@ -22,7 +22,8 @@ pub fn text(found: &Found) -> String {
         text += &line("matrix products [FLOP]", &thousands(compiled.flops.matmul));
         text += &exchanges(found);
     }
-    text += &found.time.as_ref().map(|time| timed(time, found.at_least())).unwrap_or_default();
+    text +=
+        &found.time.as_ref().map(|time| timed(time, found.at_least(), found.topology.rank_is())).unwrap_or_default();
     text += "\n";
     text += &format!("- {}, {:.1} s to compile\n", found.target.plugin, found.compiler.seconds());
     found.remarks().iter().for_each(|remark| text += &format!("- {remark}\n"));
@@ -53,7 +54,7 @@ fn exchanges(found: &Found) -> String {
     text
 }
 
-fn timed(time: &Timed, at_least: bool) -> String {
+fn timed(time: &Timed, at_least: bool, rank: &str) -> String {
     let ms = |seconds: f64| format!("{:.2} ms", seconds * 1e3);
     let priced = &time.priced;
     let step = if at_least { format!("at least {}", ms(priced.step_s)) } else { ms(priced.step_s) };
@@ -62,7 +63,7 @@ fn timed(time: &Timed, at_least: bool) -> String {
     let mut text = "\ntime of a step\n".to_owned();
     text += &line("  step", &step);
     text += &line("  between", &between);
-    text += &line("  of the chip's peak (bf16)", &format!("{:.1} %", 100.0 * time.utilisation));
+    text += &line(&format!("  of the {rank}'s peak (bf16)"), &format!("{:.1} %", 100.0 * time.utilisation));
     if let Some((binds, _)) = time.parts.first() {
         text += &line("  binds most", binds);
     }

@@ -1,4 +1,4 @@
-//! The TPUs for which profiles are built, with their vendor's figures (hw_specs.csv).
+//! The TPUs for which profiles are built, with their vendor's figures (hw_specs.csv); of TPU7x those of a device, half of a chip.
 
 /// One chip.
 #[derive(Clone, Copy, Debug)]
@@ -19,11 +19,13 @@ pub struct Tpu {
     pub bandwidth: f64,
     /// Capacity.
     pub memory: &'static str,
-    /// Links to other chips.
+    /// Links of a chip to other chips.
     pub links: u32,
+    /// Between the two devices of a chip, one direction \[GB/s\].
+    pub on_chip: Option<f64>,
     /// One direction of one link \[GB/s\].
     pub link: f64,
-    /// A chip's share of its host's NICs, one direction \[GB/s\].
+    /// A rank's share of its host's NICs, one direction \[GB/s\].
     pub nic: f64,
     /// Link to the host, one direction \[GB/s\].
     pub host: f64,
@@ -44,6 +46,7 @@ const V6E: Tpu = Tpu {
     bandwidth: 1638.0,
     memory: "31.25 GiB",
     links: 4,
+    on_chip: None,
     link: 90.0,
     nic: 12.5,
     host: 32.0,
@@ -105,19 +108,23 @@ pub const TPUS: [Tpu; 5] = [
     },
     Tpu {
         name: "tpu-v7x",
-        summary: "Google TPU7x (Ironwood) on slices of its 3D torus: bf16 matmuls of its own, all else carried over from \
-                  TPU v6e by its vendor's figures",
+        summary: "A device of Google TPU7x (Ironwood), half of a chip, on slices of its 3D torus: bf16 matmuls of its own, all else \
+                  carried over from TPU v6e by its vendor's figures",
         chip: "TPU7x",
         derived: true,
-        peaks: [2307.0, 4614.0],
-        // Two cores, each with a quarter more in bf16 than v6e's one.
-        vector: 2.5,
-        bandwidth: 7380.0,
-        memory: "192 GiB",
+        peaks: [1153.5, 2307.0],
+        // One core, with a quarter more in bf16 than v6e's.
+        vector: 1.25,
+        bandwidth: 3690.0,
+        memory: "94.74 GiB",
         links: 6,
+        // Two dies, joined six times as fast as an axis of links joins chips.
+        on_chip: Some(600.0),
         link: 100.0,
-        host: 16.0,
-        source: "hw_specs.csv: docs.cloud.google.com/tpu/docs/tpu7x, AI-Hypercomputer/accelerator-microbenchmarks; host and NICs assumed",
+        nic: 6.25,
+        host: 8.0,
+        source: "hw_specs.csv: docs.cloud.google.com/tpu/docs/tpu7x, AI-Hypercomputer/accelerator-microbenchmarks, half of a chip; libtpu \
+                 0.0.51 (94.74 GiB); host and NICs assumed",
         ..V6E
     },
 ];

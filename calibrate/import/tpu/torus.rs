@@ -34,12 +34,13 @@ pub fn section(tables: &Tables, tpu: &Tpu) -> Result<Section, ImportError> {
     // Sums are read from and written to memory.
     let adds = tpu.bandwidth / 1638.0 / (2.0 / reduced - 1.0 / (V6E_LINKS * efficiency));
     let share = between / V6E_NIC;
+    let on_chip = tpu.on_chip.map_or(String::new(), |rate| format!("on_chip = \"{rate} GB/s\"\n"));
     let basis = if tpu.derived { "extrapolated" } else { "published" };
     let inside = "tpu_collectives.csv: efficiency from all-gathers of 64 MiB on v7x 2x2x1 (0.89; ppermute on v6e-8 0.96, all-gather on \
                   rings of 16 v5e 0.95), adds from a psum on v6e 16x16 (236 of 360 GB/s), hop and floor from ppermute on v6e-8";
     let outside = "tpu_collectives.csv: psum of 303 MB a chip between two v6e-256, 4.1 of 12.5 GB/s; latency assumed";
     let text = format!(
-        "[collectives]\nlink = \"{} GB/s\"\n\n[collectives.torus]\nlinks = {}\nefficiency = {efficiency:.4}\n\
+        "[collectives]\nlink = \"{} GB/s\"\n\n[collectives.torus]\nlinks = {}\n{on_chip}efficiency = {efficiency:.4}\n\
          adds = \"{adds:.1} GB/s\"\nhop = \"2.3 us\"\nfloor = \"3.4 us\"\nevidence = {}\n\n\
          [collectives.torus.slices]\nnic = \"{} GB/s\"\nefficiency = {share:.4}\nlatency = \"50 us\"\nevidence = {}\n",
         f64::from(tpu.links) * tpu.link,

@@ -108,7 +108,7 @@ fn possible(job: &Job, draws: u64) -> Result<(), GoodputError> {
 /// Replicas that a node takes with it, where the job goes on without.
 fn elastic(scenario: &Scenario, asked: &Interruptions) -> Option<Elastic> {
     let copies = u64::from(scenario.job.copies());
-    let lost = scenario.job.copies_on_node(scenario.topology.node.chips);
+    let lost = scenario.job.copies_on_node(scenario.topology.ranks_per_node());
     asked.elastic.then_some(Elastic { copies, lost })
 }
 

@@ -83,7 +83,7 @@ fn relaxed(request: &Request) -> Vec<(String, Request)> {
         without.vary.remove(at);
         list.push((format!("without values of its own for {key}"), without));
     }
-    let chips = request.sites.iter().map(|site| site.chips).max().unwrap_or(1);
+    let chips = request.sites.iter().map(|site| site.ranks).max().unwrap_or(1);
     if !request.sequences.is_multiple_of(chips) {
         let mut rounded = request.clone();
         rounded.sequences = request.sequences.next_multiple_of(chips);

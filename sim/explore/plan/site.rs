@@ -17,7 +17,9 @@ pub struct Site {
     pub machine: Topology,
     /// Its chips.
     pub chips: u64,
-    /// Chips of a node.
+    /// Ranks of a job on them: a rank is a chip, or one of its devices.
+    pub ranks: u64,
+    /// Ranks on a node.
     pub per_node: u64,
     /// What a chip costs, where that is known.
     pub price: Option<Price>,
@@ -26,8 +28,8 @@ pub struct Site {
 impl Site {
     /// The machine at that size.
     pub(super) fn new(name: &str, size: (&'static str, Value), machine: Topology, price: Option<Price>) -> Site {
-        let (chips, per_node) = (u64::from(machine.chips()), u64::from(machine.node.chips));
-        Site { name: name.to_owned(), size, machine, chips, per_node, price }
+        let [chips, ranks, per_node] = [machine.chips(), machine.ranks(), machine.ranks_per_node()].map(u64::from);
+        Site { name: name.to_owned(), size, machine, chips, ranks, per_node, price }
     }
 
     /// `16 nodes of h200-sxm-141gb (128 chips)`, or `tpu-v6e 16x16 (256 chips)`.

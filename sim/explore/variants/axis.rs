@@ -103,7 +103,7 @@ impl Axis {
         let left = rest(draft, scenario).unwrap_or(1);
         let tiles = match scenario.job.model().experts().filter(|_| self.spreads_experts()) {
             Some(experts) if scenario.runtime.is_compiled() => common(experts.count, left * size(draft, &key)),
-            Some(experts) => common(experts.count, u64::from(scenario.topology.chips())),
+            Some(experts) => common(experts.count, u64::from(scenario.topology.ranks())),
             None => left * size(draft, &key),
         };
         let powers = std::iter::successors(Some(1_u64), |size| size.checked_mul(2));

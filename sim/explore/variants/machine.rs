@@ -24,7 +24,7 @@ pub(super) fn topology(draft: &Draft, scenario: &Scenario, name: &str) -> Result
         draft.remove("topology.profile");
         notes.push("its own profile of costs".to_owned());
     }
-    let (chips, per_node) = (scenario.topology.chips(), machine.node.chips);
+    let (chips, per_node) = (scenario.topology.ranks(), machine.ranks_per_node());
     for size in ["nodes", "slice", "chips"] {
         draft.remove(&format!("topology.{size}"));
     }

@@ -43,7 +43,7 @@ fn written(draft: &Draft, axis: &str) -> Option<u64> {
 
 /// Chips that data-parallel ranks share: those that the other axes leave, if those tile the machine.
 pub(super) fn rest(draft: &Draft, scenario: &Scenario) -> Option<u64> {
-    let chips = u64::from(scenario.topology.chips() / scenario.topology.slices());
+    let chips = u64::from(scenario.topology.ranks() / scenario.topology.slices());
     let model = axes(scenario.runtime).model.iter().try_fold(1_u64, |all, axis| all.checked_mul(size(draft, axis)))?;
     chips.is_multiple_of(model).then(|| chips / model)
 }

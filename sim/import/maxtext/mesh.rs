@@ -31,10 +31,6 @@ const BETWEEN: [(&str, &str); 7] = [
     ("mesh.dcn_expert", "dcn_expert_parallelism"),
 ];
 
-/// A chip whose two cores JAX shows as two devices; a rank here is a chip.
-/// Source: docs.cloud.google.com/tpu/docs/tpu7x.
-const OF_TWO: &str = "TPU7x";
-
 /// An axis with its ranks, and whether it takes those that are left.
 struct Axis {
     key: &'static str,
@@ -43,8 +39,8 @@ struct Axis {
     rest: bool,
 }
 
-/// Writes `[mesh]`, and returns as how many devices JAX sees a chip.
-pub(super) fn mesh(out: &mut Imported, settings: &Settings<'_>, request: &Request<'_>) -> Result<i64, ImportError> {
+/// Writes `[mesh]`.
+pub(super) fn mesh(out: &mut Imported, settings: &Settings<'_>, request: &Request<'_>) -> Result<(), ImportError> {
     let devices = devices(request);
     let chips = request.machine.slice.as_deref().and_then(chips).unwrap_or(1);
     let slices = i64::from(request.machine.slices.unwrap_or(1));
@@ -53,17 +49,7 @@ pub(super) fn mesh(out: &mut Imported, settings: &Settings<'_>, request: &Reques
         1 => format!("the chips of a slice of {chips} that are left"),
         _ => format!("the devices of a slice of {chips} chips, {devices} each, that are left"),
     };
-    let mut within = axes(settings, &WITHIN, all, &of)?;
-    if devices > 1 {
-        // Devices of a chip are neighbours along the innermost axis.
-        let inner = within.iter_mut().rev().find(|axis| axis.size % devices == 0);
-        let Some(axis) = inner else {
-            let what = format!("a mesh whose axes cannot share the {devices} devices of a chip");
-            return Err(settings.unsupported("ici_fsdp_parallelism", what, "write axes with an even one among them"));
-        };
-        axis.size /= devices;
-        axis.why = axis.why.clone().so(&format!("a chip is {devices} devices of it"));
-    }
+    let within = axes(settings, &WITHIN, all, &of)?;
     let between = axes(settings, &BETWEEN, slices, &format!("the slices of {slices} that are left"))?;
     let alone = |axis: &Axis| axis.size == 1 && !axis.rest;
     for axis in within.into_iter().filter(|axis| !alone(axis)) {
@@ -81,7 +67,7 @@ pub(super) fn mesh(out: &mut Imported, settings: &Settings<'_>, request: &Reques
         })?;
         out.put("mesh.logical_axis_rules", rules, found.why);
     }
-    Ok(devices)
+    Ok(())
 }
 
 /// Axes with their sizes, of which one may take what the others leave of `all`.
@@ -113,7 +99,7 @@ fn axes(
 /// As how many devices JAX sees a chip of the machine.
 fn devices(request: &Request<'_>) -> i64 {
     let topology = request.machine.on.as_deref().and_then(|on| Topology::load(on, &Size::Smallest).ok());
-    if topology.is_some_and(|topology| topology.chip.name == OF_TWO) { 2 } else { 1 }
+    topology.map_or(1, |topology| i64::from(topology.chip.devices))
 }
 
 /// Chips of a slice: the product of its sides.

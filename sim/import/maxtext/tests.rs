@@ -27,8 +27,8 @@ fn maxtext(text: &str, machine: Machine) -> Result<Imported, ImportError> {
 fn a_command_that_a_launcher_is_handed_is_read_with_its_flags_and_devices_of_half_a_chip() {
     let imported = maxtext(RECIPE, slice("tpu-v7x", "4x8x8")).expect("it is read");
     let number = |key: &str| imported.get(key).and_then(toml::Value::as_integer);
-    // 512 devices: 64 that shard, 8 that share a sequence, which are four chips.
-    assert_eq!((number("mesh.fsdp"), number("mesh.context"), number("batch.micro")), (Some(64), Some(4), Some(1)));
+    // 512 devices of 256 chips: 64 that shard, of 8 that share a sequence.
+    assert_eq!((number("mesh.fsdp"), number("mesh.context"), number("batch.micro")), (Some(64), Some(8), Some(1)));
     let flags = imported.get("xla.flags").expect("it has flags").to_string();
     assert_eq!(flags, "[\"xla_tpu_scoped_vmem_limit_kib=65536\", \"xla_enable_async_all_gather=true\"]");
     let text = imported.text();
@@ -89,4 +89,27 @@ fn what_may_matter_is_not_said_to_be_without_effect() {
     assert!(idle.contains("learning_rate (numbers in a rule that costs the same with each value)"), "{idle}");
     let text = imported.text();
     assert!(text.contains("not_simulated = ["), "{text}");
+}
+
+#[test]
+fn a_scan_without_a_policy_keeps_as_much_as_one_that_recomputes_all() {
+    let none = FILE.replace("remat_policy: \"full\"", "remat_policy: \"none\"");
+    let imported = maxtext(&none, slice("tpu-v6e", "4x4")).expect("it is read");
+    assert_eq!(imported.get("xla.remat_policy").and_then(toml::Value::as_str), Some("full"));
+    assert!(imported.notes.iter().any(|note| note.contains("write scan_layers=false to keep all")));
+    let imported = maxtext(&format!("{none}scan_layers: false\n"), slice("tpu-v6e", "4x4")).expect("it is read");
+    assert_eq!(imported.get("xla.remat_policy").and_then(toml::Value::as_str), Some("none"));
+}
+
+#[test]
+fn what_no_interval_holds_is_refused_with_the_way_by_the_compiler() {
+    for (line, said) in [
+        ("dtype: float32", "dtype = float32"),
+        ("optimizer_memory_host_offload: True", "optimizer states in the host's memory"),
+        ("parameter_memory_host_offload: true", "parameters in the host's memory"),
+    ] {
+        let error = maxtext(&format!("{FILE}{line}\n"), slice("tpu-v6e", "4x4")).expect_err("refused").to_string();
+        assert!(error.contains(said) && error.contains("compile-check --program"), "{error}");
+    }
+    maxtext(&format!("{FILE}dtype: bfloat16\n"), slice("tpu-v6e", "4x4")).expect("it is read");
 }

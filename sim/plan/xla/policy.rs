@@ -39,12 +39,14 @@ pub enum Policy {
 
 impl Policy {
     /// Policies by MaxText's name.
-    pub const NAMED: [(&'static str, Policy); 9] = [
+    pub const NAMED: [(&'static str, Policy); 11] = [
         ("none", Policy::None),
         ("full", Policy::names(&[], Keep::Device)),
         ("minimal", Policy::names(&[1, 2, 3, 5, 6, 7, 8], Keep::Device)),
         ("minimal_with_context", Policy::names(&[1, 2, 3, 4, 5, 6, 7, 8], Keep::Device)),
         ("save_dot_except_mlp", Policy::names(&[1, 2, 3, 5], Keep::Device)),
+        ("save_dot_except_mlpwi", Policy::names(&[1, 2, 3, 5, 8], Keep::Device)),
+        ("save_out_proj", Policy::names(&[5], Keep::Device)),
         ("save_dot_with_context_except_mlp", Policy::names(&[1, 2, 3, 4, 5], Keep::Device)),
         ("save_qkv_proj", Policy::names(&[1, 2, 3], Keep::Device)),
         ("qkv_proj_offloaded", Policy::names(&[1, 2, 3], Keep::Offload)),

@@ -39,12 +39,12 @@ pub(super) fn described(row: &Row, keys: &mut Gathered) -> Result<u64, Reason> {
 pub(super) fn stated(row: &Row, runtime: &str, keys: &mut Gathered) -> Result<(), Reason> {
     let count = described(row, keys)?;
     if row.vendor() == "google" {
-        let chips = slices(row, count, keys)?;
+        let ranks = slices(row, count, keys)?;
         let others = row.parallel.tp.unwrap_or(1).max(1);
         if others > 1 {
             keys.stated("mesh.tensor", integer(others));
         }
-        keys.stated("mesh.fsdp", integer(chips / others));
+        keys.stated("mesh.fsdp", integer(ranks / others));
         if let Some(sequence) = row.sequence() {
             keys.stated("batch.sequence", integer(sequence));
         }
@@ -67,7 +67,7 @@ pub(super) fn stated(row: &Row, runtime: &str, keys: &mut Gathered) -> Result<()
     batch(row, keys)
 }
 
-/// The topology that the row's slices are of, by the chips they have, of a 2D torus and of a 3D one; returns the chips of one.
+/// The topology that the row's slices are of, by the chips they have, of a 2D torus and of a 3D one; returns the ranks of one.
 pub(super) fn slices(row: &Row, count: u64, keys: &mut Gathered) -> Result<u64, Reason> {
     const FLAT: [(u64, &str); 8] =
         [(1, "1x1"), (4, "2x2"), (8, "2x4"), (16, "4x4"), (32, "4x8"), (64, "8x8"), (128, "8x16"), (256, "16x16")];
@@ -85,9 +85,11 @@ pub(super) fn slices(row: &Row, count: u64, keys: &mut Gathered) -> Result<u64, 
         (2048, "8x16x16"),
         (4096, "16x16x16"),
     ];
-    if let Some(machine) = row.hardware.name.as_deref().and_then(|name| machine_of(name, None)) {
+    let machine = row.hardware.name.as_deref().and_then(|name| machine_of(name, None));
+    if let Some(machine) = machine {
         keys.stated("topology.name", machine.topology);
     }
+    let topology = machine.and_then(|machine| Topology::load(machine.topology, &Size::Smallest).ok());
     let flat = matches!(row.family(), "v5e" | "v6e");
     let shapes: &[(u64, &str)] = if flat { &FLAT } else { &SOLID };
     let slices = row.hardware.slices.unwrap_or(1).max(1);
@@ -100,7 +102,7 @@ pub(super) fn slices(row: &Row, count: u64, keys: &mut Gathered) -> Result<u64, 
     if slices > 1 {
         keys.stated("topology.slices", integer(slices));
     }
-    Ok(chips)
+    Ok(chips * topology.map_or(1, |topology| u64::from(topology.chip.devices)))
 }
 
 /// The topology that the row's hardware is, and how much of it.

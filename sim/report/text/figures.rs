@@ -102,7 +102,7 @@ fn memory(page: &mut Page, answer: &Prediction) -> fmt::Result {
 fn network(scenario: &Scenario) -> Option<String> {
     let topology = &scenario.topology;
     let own = scenario.software.rail.filter(|_| topology.axes().is_none())?;
-    let level = topology.fabric.get(topology.level_of(topology.chips(), 1))?;
+    let level = topology.fabric.get(topology.level_of(topology.ranks(), 1))?;
     let shipped = topology.rail();
     let other = match own == shipped {
         true => String::new(),

@@ -36,7 +36,7 @@ pub(super) fn asked(
         let remedy = "write tensor_parallel.sequence = true and megatron.implementation = \"transformer_engine\"";
         return Err(reader.plan(at, problem, remedy));
     }
-    let chips = topology.node.chips;
+    let chips = topology.ranks_per_node();
     if !(ranks.is_power_of_two() && ranks <= chips) {
         let problem = format!(
             "tp_comm_overlap writes into memory of 2, 4, 8, ... ranks that one switch joins: mesh.tp is {ranks}, and a node has \

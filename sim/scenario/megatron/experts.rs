@@ -76,7 +76,7 @@ pub(super) fn mesh(
         let remedy = "write tensor_parallel.sequence = true, or mesh.tp = 1".to_owned();
         return refuse(&written.tp, problem.to_owned(), remedy);
     }
-    let (inside, span) = (u64::from(topology.node.chips), ep * etp);
+    let (inside, span) = (u64::from(topology.ranks_per_node()), ep * etp);
     if ep > 1 && topology.nodes > 1 && !inside.is_multiple_of(span) {
         reader.note(format!(
             "mesh.ep × mesh.etp = {span} leaves the {inside} chips of a node, so rows of experts cross the network \

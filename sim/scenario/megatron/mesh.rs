@@ -22,7 +22,7 @@ pub(in crate::scenario) fn mesh(
     let tp = axis(&written::Mesh::tp, &written.tp)?;
     let cp = axis(&written::Mesh::cp, &written.cp)?;
     let pp = axis(&written::Mesh::pp, &written.pp)?;
-    let chips = u64::from(topology.chips());
+    let chips = u64::from(topology.ranks());
     let model = tp.saturating_mul(cp).saturating_mul(pp);
     if !chips.is_multiple_of(model) {
         let axes = || [("tp", tp), ("cp", cp), ("pp", pp)].into_iter().filter(|&(_, ranks)| ranks > 1);
@@ -61,7 +61,7 @@ pub(in crate::scenario) fn mesh(
         let remedy = format!("mesh.dp must be {rest} beside tp·cp·pp = {model}; or change the topology's size");
         return Err(reader.plan(at, problem, remedy));
     }
-    let inside = u64::from(topology.node.chips);
+    let inside = u64::from(topology.ranks_per_node());
     if tp > 1 && topology.nodes > 1 && !inside.is_multiple_of(tp) {
         reader.note(format!(
             "mesh.tp = {tp} leaves the {inside} chips of a node, so every block waits for the network four times"

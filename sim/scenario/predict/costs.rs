@@ -129,8 +129,8 @@ fn placed(scenario: &Scenario, group: &Group) -> Placed {
 fn between(topology: &Topology, program: &Program, transfer: &Transfer, ranks: &[u32]) -> Placed {
     let group = program.group(transfer.group);
     // A torus' neighbours are on one slice, whatever hosts they are on.
-    let slice = topology.axes().map(|axes| axes.iter().map(|axis| axis.size).product());
-    let chips = slice.unwrap_or(topology.node.chips).max(1);
+    let slice = topology.grid().map(|grid| grid.ranks());
+    let chips = slice.unwrap_or(topology.ranks_per_node()).max(1);
     let leaves = |rank: u32| group.peer(rank, transfer.ahead).is_some_and(|peer| peer / chips != rank / chips);
     let nodes = if ranks.iter().copied().any(leaves) { 2 } else { 1 };
     match slice {

@@ -25,7 +25,7 @@ pub struct Host {
 impl Host {
     /// A rank's on a topology; none where it takes nothing of its host.
     pub(super) fn of(rank: HostMemory, topology: &Topology) -> Option<Host> {
-        let host = Host { rank, ranks: topology.node.chips, capacity: topology.node.host_memory };
+        let host = Host { rank, ranks: topology.ranks_per_node(), capacity: topology.node.host_memory };
         (rank.all.0 > 0 || rank.files.0 > 0).then_some(host)
     }
 

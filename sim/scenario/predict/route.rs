@@ -31,7 +31,7 @@ impl<'t> Routes<'t> {
             if uplinks.is_empty() {
                 return Route { crossings: vec![], hops };
             }
-            let chips = topology.chips();
+            let chips = topology.ranks();
             let mut lowest: Vec<u32> = ranks.iter().filter_map(|&rank| Some(group.place(rank)?.0)).collect();
             lowest.sort_unstable();
             lowest.dedup();
@@ -49,7 +49,7 @@ impl<'t> Routes<'t> {
         messages.entry((id, if sends { ahead } else { u32::MAX - ahead })).or_insert_with(|| {
             let ends = || ranks.iter().filter_map(|&rank| Some((rank, group.peer(rank, ahead)?)));
             let messages = || ends().map(|(rank, peer)| if sends { (rank, peer) } else { (peer, rank) });
-            let all = topology.chips();
+            let all = topology.ranks();
             let crossings = uplinks.iter().filter_map(|uplink| crossing_messages(*uplink, all, messages())).collect();
             let level = messages().map(|(from, to)| topology.level_between(from, to)).max().unwrap_or(0);
             let latency = topology.fabric[level].latency;

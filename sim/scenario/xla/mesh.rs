@@ -133,7 +133,7 @@ fn in_slice(
     topology: &Topology,
 ) -> Result<(u64, Sizes), ScenarioError> {
     let axes = written.get_ref();
-    let chips = topology.chips() / topology.slices();
+    let ranks = topology.ranks() / topology.slices();
     let mut axis = |key: &Key, at: &Option<Spanned<i64>>| reader.count_or(key, at.as_ref(), 1);
     // On GPUs `dcn_data_parallelism` takes what is left, as -1 in base.yml has it: where shards are stated, nodes are replicas.
     let replicas_left = gpu::is_gpu(topology) && axes.fsdp.is_some() && axes.data.is_none();
@@ -148,11 +148,11 @@ fn in_slice(
     let fsdp = match &axes.fsdp {
         Some(at) => reader.count(&written::Mesh::fsdp, at)?,
         None => {
-            let rest = u64::try_from(u128::from(chips) / others).unwrap_or(1).max(1);
+            let rest = u64::try_from(u128::from(ranks) / others).unwrap_or(1).max(1);
             reader.assume("mesh.fsdp", rest, rest)
         }
     };
-    let data = match u128::from(chips).checked_div(u128::from(fsdp) * others) {
+    let data = match u128::from(ranks).checked_div(u128::from(fsdp) * others) {
         Some(rest) if replicas_left => {
             let rest = u64::try_from(rest).unwrap_or(1).max(1);
             reader.assume("mesh.data", rest, rest)
@@ -160,15 +160,17 @@ fn in_slice(
         _ => data,
     };
     let all = u128::from(fsdp) * others * if replicas_left { u128::from(data) } else { 1 };
-    if all != u128::from(chips) {
+    if all != u128::from(ranks) {
         let (name, stages) =
             if pipeline > 1 { ("pipeline × ", format!("{pipeline} × ")) } else { ("", String::new()) };
         let problem = format!(
             "{name}data × fsdp × fsdp_transpose × context × expert × tensor = {stages}{data} × {fsdp} × {transpose} × {context} × \
-             {expert} × {tensor} = {all}, and a slice of {} has {chips} chips",
-            topology.name
+             {expert} × {tensor} = {all}, and a slice of {} has {ranks} {}s",
+            topology.name,
+            topology.rank_is()
         );
-        return Err(reader.plan(written, problem, "write axes whose product is the chips of a slice"));
+        let remedy = format!("write axes whose product is the {}s of a slice", topology.rank_is());
+        return Err(reader.plan(written, problem, remedy));
     }
     Ok((pipeline, [data, fsdp, transpose, context, expert, tensor]))
 }
@@ -228,13 +230,14 @@ fn splits(
     (mesh, topology): (Mesh, &Topology),
 ) -> Result<(), ScenarioError> {
     let allowed = &written.get_ref().allow_split_physical_axes;
-    let laid = topology.axes().and_then(|axes| Some((axes, assign(axes, &mesh.laid())?)));
+    let laid = topology.grid().and_then(|grid| Some((grid, assign(grid, &mesh.laid())?)));
     // Small slices are one ring, which is cut anywhere.
     let split = |laid: &Assignment| laid.split && laid.axes.len() > 1;
-    let Some((axes, _)) = laid.filter(|(_, laid)| split(laid)) else { return Ok(()) };
+    let Some((grid, _)) = laid.filter(|(_, laid)| split(laid)) else { return Ok(()) };
     let sizes = |all: Vec<u32>| all.iter().map(u32::to_string).collect::<Vec<_>>().join(" x ");
     let mesh = sizes(mesh.laid().into_iter().filter(|&size| size > 1).collect());
-    let slice = sizes(axes.iter().map(|axis| axis.size).filter(|&size| size > 1).collect());
+    let all = grid.axes.iter().map(|axis| axis.size).chain([grid.devices]);
+    let slice = sizes(all.filter(|&size| size > 1).collect());
     let problem = format!("JAX does not lay axes of {mesh} on a slice of {slice}, whose axes they would share out");
     match allowed {
         Some(at) if !*at.get_ref() => {

@@ -67,7 +67,7 @@ pub(super) enum Role {
     Replicas,
     /// Other tokens, and shards of weights.
     Shards,
-    /// The same, with an MLP's width in place of the model's.
+    /// The same, with an MLP's width, and heads if the rules say so, in place of the model's.
     Transposed,
     /// Parts of a sequence, and shards of weights.
     Context,
@@ -102,6 +102,8 @@ enum Cut {
     All,
     /// The feed-forward's width.
     Mlp,
+    /// Heads and the feed-forward's width.
+    Blocks,
     /// Some of them.
     Other,
 }
@@ -192,12 +194,15 @@ impl Rules {
             [false, false, false] => Cut::None,
             [true, true, true] => Cut::All,
             [false, true, false] => Cut::Mlp,
+            [true, true, false] => Cut::Blocks,
             _ => Cut::Other,
         };
         match (batch, length, embed, cut, experts) {
             (true, false, false, Cut::None, false) => Ok(Role::Replicas),
             (true, false, true, Cut::None, false) => Ok(Role::Shards),
             (true, false, true, Cut::Mlp, false) => Ok(Role::Transposed),
+            // Two axes of shards: the other cuts the width of the model, this one what is inside of blocks.
+            (true, false, false, Cut::Blocks, false) => Ok(Role::Transposed),
             (false, true, true, Cut::None, false) => Ok(Role::Context),
             (true, false, true, Cut::None, true) => Ok(Role::Experts),
             (false, false, false, Cut::None, true) => Ok(Role::ExpertsOnly),

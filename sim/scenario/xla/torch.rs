@@ -136,7 +136,7 @@ fn axes(
 ) -> Result<Mesh, ScenarioError> {
     let at = written.get_ref();
     let slices = u64::from(topology.slices());
-    let chips = u64::from(topology.chips()) / slices;
+    let ranks = u64::from(topology.ranks()) / slices;
     let dcn_data = match &at.dcn_data {
         Some(at) => reader.count(&written::Mesh::dcn_data, at)?,
         None if slices > 1 => reader.assume("mesh.dcn_data", slices, slices),
@@ -156,17 +156,19 @@ fn axes(
     let fsdp = match &at.fsdp {
         Some(at) => reader.count(&written::Mesh::fsdp, at)?,
         None => {
-            let rest = u64::try_from(u128::from(chips) / others).unwrap_or(1).max(1);
+            let rest = u64::try_from(u128::from(ranks) / others).unwrap_or(1).max(1);
             reader.assume("mesh.fsdp", rest, rest)
         }
     };
-    if others * u128::from(fsdp) != u128::from(chips) {
+    if others * u128::from(fsdp) != u128::from(ranks) {
         let problem = format!(
-            "data × fsdp × expert × tensor = {data} × {fsdp} × {expert} × {tensor} = {}, and a slice of {} has {chips} chips",
+            "data × fsdp × expert × tensor = {data} × {fsdp} × {expert} × {tensor} = {}, and a slice of {} has {ranks} {}s",
             others * u128::from(fsdp),
-            topology.name
+            topology.name,
+            topology.rank_is()
         );
-        return Err(reader.plan(written, problem, "write axes whose product is the chips of a slice"));
+        let remedy = format!("write axes whose product is the {}s of a slice", topology.rank_is());
+        return Err(reader.plan(written, problem, remedy));
     }
     let [dcn_data, data, fsdp, expert, tensor] = [dcn_data, data, fsdp, expert, tensor].map(|size| size as u32);
     // Experts lie on their axis, and what is sent to their places is cut on data alone (GShard's einsums).

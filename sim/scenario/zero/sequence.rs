@@ -19,7 +19,7 @@ pub(super) fn check(
     let Some(at) = scenario.mesh.get_ref().cp.as_ref().filter(|_| ranks > 1) else { return Ok(()) };
     let (heads, kv) = (model.heads(), model.kv_heads());
     let name = &model.name;
-    let chips = u64::from(topology.chips());
+    let chips = u64::from(topology.ranks());
     // What another number of ranks leaves is another number of replicas.
     let rest = if scenario.mesh.get_ref().dp.is_some() { ", and leave mesh.dp open" } else { "" };
     let remedy = |reader: &Reader<'_>, problem: String| {
@@ -74,7 +74,7 @@ pub(super) fn check(
         let problem = "selective checkpointing where ranks share a sequence has no rules";
         return Err(reader.plan(at, problem, format!("write policy = \"full\", or mesh.cp = 1{rest}")));
     }
-    let inside = topology.node.chips;
+    let inside = topology.ranks_per_node();
     if topology.nodes > 1 && !inside.is_multiple_of(zero.sequence) {
         reader.note(format!(
             "mesh.cp = {ranks} leaves the {inside} chips of a node, so heads and tokens change hands over the network \

@@ -50,7 +50,7 @@ impl At<'_> {
     /// Chips that some axes of the mesh leave to the others; none where they do not divide them.
     pub fn left(&self, axes: &[&str]) -> Option<u64> {
         let taken: u64 = axes.iter().map(|axis| self.count(axis)).product();
-        self.site.chips.is_multiple_of(taken).then(|| self.site.chips / taken)
+        self.site.ranks.is_multiple_of(taken).then(|| self.site.ranks / taken)
     }
 }
 
@@ -87,8 +87,8 @@ pub(super) const ON: fn(&At<'_>) -> Vec<Option<Value>> = |_| vec![some(true)];
 /// Tensor-parallel ranks: powers of two inside a node that divide the heads and the chips.
 pub(super) fn tensor(at: &At<'_>) -> Vec<Option<Value>> {
     let heads = at.heads();
-    let most = if at.request.limits.tp_inside_node { at.site.per_node } else { at.site.chips };
-    counts(powers(most).filter(|&ranks| at.site.chips.is_multiple_of(ranks) && heads.is_multiple_of(ranks)))
+    let most = if at.request.limits.tp_inside_node { at.site.per_node } else { at.site.ranks };
+    counts(powers(most).filter(|&ranks| at.site.ranks.is_multiple_of(ranks) && heads.is_multiple_of(ranks)))
 }
 
 /// The fewest tokens of a sequence that a context-parallel rank is given.

@@ -54,7 +54,7 @@ fn dispatcher(at: &At<'_>) -> Vec<Option<Value>> {
 /// Expert-parallel ranks: divisors of the experts.
 fn experts(at: &At<'_>) -> Vec<Option<Value>> {
     let Some(experts) = at.request.model.experts() else { return vec![None] };
-    counts(divisors(experts.count).into_iter().filter(|&ranks| at.site.chips.is_multiple_of(ranks)))
+    counts(divisors(experts.count).into_iter().filter(|&ranks| at.site.ranks.is_multiple_of(ranks)))
 }
 
 /// Ranks that share an expert: one, or as many as share the rest of a layer.

@@ -19,8 +19,8 @@ pub(super) const AXES: &[Axis] = &[
 fn tensor(at: &At<'_>) -> Vec<Option<Value>> {
     let heads = at.heads();
     counts(
-        powers(at.site.chips.min(16))
-            .filter(|&chips| at.site.chips.is_multiple_of(chips) && heads.is_multiple_of(chips)),
+        powers(at.site.ranks.min(16))
+            .filter(|&ranks| at.site.ranks.is_multiple_of(ranks) && heads.is_multiple_of(ranks)),
     )
 }
 
@@ -54,7 +54,7 @@ fn micro(at: &At<'_>) -> Vec<Option<Value>> {
     }
     let share = all / readers;
     // A chip computes no fewer tokens at a time than a context-parallel rank.
-    let most = all * at.request.sequence / at.site.chips / FEWEST;
+    let most = all * at.request.sequence / at.site.ranks / FEWEST;
     counts(powers(most.clamp(1, share)).filter(|&parts| share.is_multiple_of(parts)).map(|parts| share / parts))
 }
 
