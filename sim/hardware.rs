@@ -10,6 +10,7 @@
 mod base;
 mod change;
 pub mod describe;
+mod devices;
 pub mod error;
 mod on_nodes;
 mod picture;

@@ -111,9 +111,11 @@ impl On {
     }
 }
 
-/// A machine and its size, `h100-sxm-80gb:8` or `tpu-v6e:4x4`; a colon within a path is none of a size.
+/// A machine and its size, `h100-sxm-80gb:8`, `tpu-v6e:4x4` or `tpu-v5p:v5p-128`; a colon within a path is none of a size.
 fn sized(on: &str) -> Option<(&str, &str)> {
-    let is_size = |size: &str| size.split('x').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
+    let is_count = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let is_name = |size: &str| size.rsplit_once('-').is_some_and(|(of, count)| of.contains('v') && is_count(count));
+    let is_size = |size: &str| size.split('x').all(is_count) || is_name(size) || size.starts_with("tpu7x-");
     on.rsplit_once(':').filter(|(name, size)| !name.is_empty() && is_size(size))
 }
 

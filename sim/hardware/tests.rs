@@ -94,6 +94,23 @@ fn a_tpu_is_sized_by_slice_and_its_long_axes_are_rings() {
 }
 
 #[test]
+fn googles_names_of_slices_count_cores() {
+    for (machine, name, chips) in [
+        ("tpu-v4", "v4-128", 64),
+        ("tpu-v5p", "v5p-128", 64),
+        ("tpu-v5e", "v5litepod-16", 16),
+        ("tpu-v6e", "v6e-256", 256),
+        // MaxText 0.2.5, `accelerator_to_spec_map.py`: tpu7x-8 is 2x2x1.
+        ("tpu-v7x", "tpu7x-8", 4),
+    ] {
+        assert_eq!(load(machine, Size::Slice(name.to_owned())).chips(), chips, "{name}");
+    }
+    for other in ["v5p-127", "v6e-128", "v5p-", "v5p-128x"] {
+        assert!(refused("tpu-v5p", Size::Slice(other.to_owned())).contains("no slice"), "{other}");
+    }
+}
+
+#[test]
 fn a_name_that_does_not_ship_is_answered_with_the_nearest() {
     let error = refused("h200", Size::Nodes(1));
     assert!(

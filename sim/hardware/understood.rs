@@ -9,7 +9,7 @@ use super::base::{Base, Extended};
 use super::uplink::OUTER;
 use super::written::{self, Joins, Sourced};
 use super::{Axis, Chip, Fact, HardwareError, Level, LevelKind, Node, Peak, Place, Reach, Size, Topology, Vendor};
-use super::{describe, price};
+use super::{describe, devices, price};
 use crate::files::one_line;
 use crate::tables::{self, Unread};
 use crate::units::{Bandwidth, Bytes, FlopRate, Frequency, Power, Time, physical};
@@ -44,7 +44,7 @@ pub fn read(file: &str, text: &str, size: &Size) -> Result<Topology, HardwareErr
     let mut node = node(&written.node, &mut numbers)?;
     let mut fabric = fabric(&written.fabric, &mut numbers)?;
     one_switch(&written, &fabric, node.chips, at)?;
-    devices(&written, &chip, &fabric, at)?;
+    even_devices(&written, &chip, &fabric, at)?;
     let slices = slices(&written.slice, &written.fabric, node.chips, &mut numbers)?;
     let price = written.price.as_ref().map(|price| {
         let (name, written) = ("price.usd_per_chip_hour", &price.usd_per_chip_hour);
@@ -58,9 +58,9 @@ pub fn read(file: &str, text: &str, size: &Size) -> Result<Topology, HardwareErr
     let nodes = if slices.is_empty() {
         count_nodes(&name, &node, &fabric, size)?
     } else {
-        cut_slice(&name, &mut node, &mut fabric, &slices, size)?
+        cut_slice(&name, (&mut node, chip.cores), &mut fabric, &slices, size)?
     };
-    by_device(&mut chip, &mut fabric);
+    devices::share(&mut chip, &mut fabric);
     Ok(Topology {
         name,
         description: one_line(&written.description),
@@ -337,7 +337,7 @@ fn one_switch(written: &written::File, fabric: &[Level], chips: u32, at: At<'_>)
 }
 
 /// Devices share a chip of a torus evenly.
-fn devices(written: &written::File, chip: &Chip, fabric: &[Level], at: At<'_>) -> Result<(), HardwareError> {
+fn even_devices(written: &written::File, chip: &Chip, fabric: &[Level], at: At<'_>) -> Result<(), HardwareError> {
     let Some(devices) = written.chip.devices.as_ref().filter(|_| chip.devices > 1) else { return Ok(()) };
     let wrong = |problem: String| Err(at.place(&problem, devices.value.span()));
     if !fabric.first().is_some_and(|level| matches!(level.kind, LevelKind::Torus { .. })) {
@@ -353,31 +353,6 @@ fn devices(written: &written::File, chip: &Chip, fabric: &[Level], at: At<'_>) -
         ));
     }
     Ok(())
-}
-
-/// Divides what is written of a chip among its devices.
-fn by_device(chip: &mut Chip, fabric: &mut [Level]) {
-    if chip.devices == 1 {
-        return;
-    }
-    let share = f64::from(chip.devices);
-    let flops = |rate: &mut FlopRate| rate.0 /= share;
-    chip.memory.0 /= u64::from(chip.devices);
-    chip.l2.0 /= u64::from(chip.devices);
-    chip.cores /= chip.devices;
-    chip.memory_bandwidth.0 /= share;
-    chip.host_bandwidth.0 /= share;
-    flops(&mut chip.peak.bf16);
-    [&mut chip.peak.fp16, &mut chip.peak.tf32, &mut chip.peak.fp32, &mut chip.peak.fp8]
-        .into_iter()
-        .flatten()
-        .for_each(flops);
-    for level in fabric {
-        level.bandwidth.0 /= share;
-        if let Reach::Chips(reach) = &mut level.reach {
-            *reach = reach.saturating_mul(chip.devices);
-        }
-    }
 }
 
 /// A slice that is sold.
@@ -461,7 +436,7 @@ fn count_nodes(name: &str, node: &Node, fabric: &[Level], size: &Size) -> Result
 /// Sizes a machine that is sold in slices: gives the torus its axes, and the node what is left of it in a small slice.
 fn cut_slice(
     name: &str,
-    node: &mut Node,
+    (node, cores): (&mut Node, u32),
     fabric: &mut [Level],
     slices: &[Slice],
     size: &Size,
@@ -470,7 +445,10 @@ fn cut_slice(
     let known = slices.iter().map(|slice| slice.name.as_str()).collect::<Vec<_>>().join(", ");
     let asked = match size {
         Size::Smallest => slices.iter().min_by_key(|slice| slice.chips),
-        Size::Slice(asked) => slices.iter().find(|slice| slice.name == asked.trim()),
+        Size::Slice(asked) => {
+            let chips = devices::chips_of(&name, cores, asked.trim());
+            slices.iter().find(|slice| slice.name == asked.trim() || Some(slice.chips) == chips)
+        }
         Size::Nodes(nodes) => {
             let example = slices.last().map_or(String::new(), |slice| slice.name.clone());
             return Err(HardwareError::SlicedNotCounted { name, nodes: *nodes, example, known });

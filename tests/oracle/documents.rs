@@ -83,7 +83,10 @@ fn all(masked: bool) -> Vec<(Value, Program, MemoryReport)> {
         let config =
             case.get("config").map_or_else(|| LLAMA.replace("WORDS", &case["words"].to_string()), Value::to_string);
         let name = format!("{id}-{masked}.json");
-        std::fs::write(folder.join(&name), config).unwrap();
+        // Tests beside this one read the same file: it is whole from the first.
+        let part = folder.join(format!("{name}.{:?}", std::thread::current().id()));
+        std::fs::write(&part, config).unwrap();
+        std::fs::rename(part, folder.join(&name)).unwrap();
         let beside = folder.join("scenario.toml").display().to_string();
         let scenario =
             Scenario::parse(&beside, &text(case, &name, masked)).unwrap_or_else(|error| panic!("{id}: {error}"));

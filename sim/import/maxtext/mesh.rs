@@ -41,8 +41,7 @@ struct Axis {
 
 /// Writes `[mesh]`.
 pub(super) fn mesh(out: &mut Imported, settings: &Settings<'_>, request: &Request<'_>) -> Result<(), ImportError> {
-    let devices = devices(request);
-    let chips = request.machine.slice.as_deref().and_then(chips).unwrap_or(1);
+    let (chips, devices) = chips(request);
     let slices = i64::from(request.machine.slices.unwrap_or(1));
     let all = chips.saturating_mul(devices);
     let of = match devices {
@@ -96,15 +95,12 @@ fn axes(
     Ok(axes)
 }
 
-/// As how many devices JAX sees a chip of the machine.
-fn devices(request: &Request<'_>) -> i64 {
-    let topology = request.machine.on.as_deref().and_then(|on| Topology::load(on, &Size::Smallest).ok());
-    topology.map_or(1, |topology| i64::from(topology.chip.devices))
-}
-
-/// Chips of a slice: the product of its sides.
-fn chips(slice: &str) -> Option<i64> {
-    slice.split('x').map(|side| side.parse::<i64>().ok()).try_fold(1i64, |all, side| all.checked_mul(side?))
+/// Chips of a slice of the machine, and as how many devices JAX sees each; one where there is no such slice, which is refused later.
+fn chips(request: &Request<'_>) -> (i64, i64) {
+    let machine = &request.machine;
+    let size = machine.slice.as_ref().map_or(Size::Smallest, |slice| Size::Slice(slice.clone()));
+    let topology = machine.on.as_deref().and_then(|on| Topology::load(on, &size).ok());
+    topology.map_or((1, 1), |topology| (i64::from(topology.chips()), i64::from(topology.chip.devices)))
 }
 
 /// Rules as a scenario has them; none if they are of another shape.
