@@ -1,8 +1,9 @@
 //! The machine a run is placed on: the chip, the node around it, and the links between chips, innermost first.
 //!
 //! A topology is *named and sized*: a file under `topologies/` describes one family of machines, and a scenario says how
-//! much of it is rented, in nodes (`nodes = 4`) or as a slice of a torus (`slice = "4x4"`). Global rank `r` sits on chip
-//! `r`, and chip `r` in node `r / node.chips`; every question about where a group of ranks lies follows from that.
+//! much of it is rented, in nodes (`nodes = 4`) or as a slice of a torus (`slice = "4x4"`). A rank is a chip, or a
+//! device where JAX shows a chip as several. Global rank `r` sits in node `r / ranks_per_node`; every question about where a group of
+//! ranks lies follows from that.
 //!
 //! Everything here is what the vendor or a device query says the machine *is*. What it achieves, and at which clock, is
 //! in the cost profile that the topology names. To add a machine: a TOML file, and a line in `hardware/shipped.rs`.

@@ -135,8 +135,12 @@ impl Torus {
     fn on_chip(&self, v: f64, on: &OnTorus) -> (f64, f64) {
         let own = f64::from(on.on_chip.max(1));
         let share = v * (own - 1.0) / own;
-        let rate = self.written.on_chip.unwrap_or(self.link).0 * self.written.efficiency;
-        (share, share / rate)
+        (share, share / self.between_devices())
+    }
+
+    /// What one device of a chip gets from the other \[B/s\].
+    fn between_devices(&self) -> f64 {
+        self.written.on_chip.unwrap_or(self.link).0 * self.written.efficiency
     }
 
     /// One hop between neighbours \[s\].
@@ -187,8 +191,7 @@ impl Torus {
     /// The next member gets `b` bytes.
     fn pass(&self, b: f64, on: &OnTorus, hop: f64) -> Stage {
         if on.chips() < 2 && on.on_chip > 1 {
-            let rate = self.written.on_chip.unwrap_or(self.link).0 * self.written.efficiency;
-            return Stage { seconds: b / rate, sent: 0.0 };
+            return Stage { seconds: b / self.between_devices(), sent: 0.0 };
         }
         let far = on.lines.iter().map(|line| line.sharing).max().unwrap_or(1);
         let (seconds, crosses) = (hop * f64::from(far), b * f64::from(far * on.beside.max(1)));

@@ -116,7 +116,7 @@ pub fn assign(grid: Grid<'_>, mesh: &[u32]) -> Option<Assignment> {
 impl Grid<'_> {
     /// Ranks of one slice.
     pub fn ranks(&self) -> u32 {
-        self.axes.iter().map(|axis| axis.size).product::<u32>() * self.devices
+        self.axes.iter().map(|axis| axis.size).product::<u32>().saturating_mul(self.devices)
     }
 }
 

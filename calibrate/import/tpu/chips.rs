@@ -118,13 +118,13 @@ pub const TPUS: [Tpu; 5] = [
         bandwidth: 3690.0,
         memory: "94.74 GiB",
         links: 6,
-        // Two dies, joined six times as fast as an axis of links joins chips.
+        // Two dies, said to be joined six times as fast as an axis of links joins chips; no collective there was published.
         on_chip: Some(600.0),
         link: 100.0,
         nic: 6.25,
         host: 8.0,
         source: "hw_specs.csv: docs.cloud.google.com/tpu/docs/tpu7x, AI-Hypercomputer/accelerator-microbenchmarks, half of a chip; libtpu \
-                 0.0.51 (94.74 GiB); host and NICs assumed",
+                 0.0.51 (94.74 GiB); between its devices six links, assumed, as host and NICs",
         ..V6E
     },
 ];
